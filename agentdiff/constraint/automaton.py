@@ -1,0 +1,291 @@
+"""A byte automaton with calls, determinised as far as somebody looks.
+
+Nodes are what the schema compiler builds, from right to left: a node is made after what follows it, so it knows
+at birth how many bytes lie between it and the end of its frame (`near`). Nodes of counted or endless things are
+filled on demand. A rule is a piece that is called and returns: that is how recursion stays finite.
+
+A state is the set of (node, stack) pairs that a prefix of bytes can have reached. Stacks are hash-consed. States
+and their rows of next states are made when first asked for, never all at once.
+
+Knows bytes; no JSON, no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+INFINITE = 1 << 30
+"""A distance or cost that no finite path has."""
+DONE = 0
+"""The state after the end of the text; only EOS follows, for ever."""
+DEAD = -1
+"""No state: the bytes are not a prefix of any sentence."""
+NARROW = 24
+"""A state with at most this many next bytes is also kept as a list."""
+
+
+class Node:
+    """A place in the automaton. Treat as frozen once `fill` has run."""
+
+    __slots__ = ("arcs", "best", "body", "calls", "fill", "near", "price", "skips")
+
+    def __init__(
+        self, near: int, fill: Callable[[Node], None] | None = None, body: object | None = None
+    ) -> None:
+        self.near = min(near, INFINITE)
+        """An upper bound on the bytes to the frame's end that the best way out really has; INFINITE if none."""
+        self.arcs: list[tuple[int, int, Node]] = []
+        """(lowest byte, highest byte, next)."""
+        self.skips: list[Node] = []
+        """Next nodes that cost no byte."""
+        self.calls: list[tuple[Rule, Node]] = []
+        """(rule, node to return to)."""
+        self.fill = fill
+        """Writes the node's edges when they are first needed; None when they are there."""
+        self.body = body
+        """What a counted place belongs to, for those who know a short cut over it."""
+        self.best: Step | None = None
+        self.price = -1
+        """Tokens to the frame's end; -1 until `closing` has computed it."""
+
+    def ready(self) -> Node:
+        """Return self, with its edges there."""
+        fill = self.fill
+        if fill is not None:
+            self.fill = None
+            fill(self)
+        return self
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no way leads from here to the end of the frame."""
+        return self.near >= INFINITE
+
+
+Step = tuple[int, "Node", "Rule | None"]
+"""One step on the shortest way out: (byte or -1, next node, the rule called or None)."""
+
+
+class Rule:
+    """A piece of automaton that is called and returns."""
+
+    __slots__ = ("near", "start")
+
+    def __init__(self, near: int = INFINITE) -> None:
+        self.near = near
+        """Bytes of its shortest sentence."""
+        self.start: Node = NOWHERE
+
+
+END = Node(0)
+"""The end of every frame."""
+NOWHERE = Node(INFINITE)
+"""The node of the empty language."""
+
+
+def literal(data: bytes, after: Node) -> Node:
+    """Return a node that spells `data`, then goes on."""
+    for byte in reversed(data):
+        node = Node(after.near + 1)
+        node.arcs.append((byte, byte, after))
+        after = node
+    return after
+
+
+def byte_range(low: int, high: int, after: Node) -> Node:
+    """Return a node that takes one byte in low..high, then goes on."""
+    node = Node(after.near + 1)
+    node.arcs.append((low, high, after))
+    return node
+
+
+def choice(ways: Sequence[Node]) -> Node:
+    """Return a node that goes any of these ways, or NOWHERE when all are dead."""
+    live = [way for way in ways if not way.is_dead]
+    if len(live) < 2:
+        return live[0] if live else NOWHERE
+    node = Node(min(way.near for way in live))
+    node.skips.extend(live)
+    return node
+
+
+def call(rule: Rule, after: Node) -> Node:
+    """Return a node that calls `rule`, then goes on."""
+    node = Node(rule.near + after.near)
+    node.calls.append((rule, after))
+    return node
+
+
+def way_out(node: Node) -> Step:
+    """Return the first step of the shortest way from a live node, other than END, to the end of its frame."""
+    if node.best is None:
+        node.ready()
+        steps: list[tuple[int, Step]] = [(n.near, (-1, n, None)) for n in node.skips]
+        steps += [(n.near + 1, (_typical(low, high), n, None)) for low, high, n in node.arcs]
+        steps += [(rule.near + n.near, (-1, n, rule)) for rule, n in node.calls]
+        distance, node.best = min(steps, key=lambda step: step[0])
+        assert distance <= node.near, "a node promised a shorter way out than it has"
+    return node.best
+
+
+def _typical(low: int, high: int) -> int:
+    """The byte of a range that a vocabulary is likeliest to have on its own."""
+    for byte in b'a10"}],':
+        if low <= byte <= high:
+            return byte
+    return low
+
+
+Item = tuple[Node, int]
+"""(node, stack): one place that a prefix can have reached."""
+
+
+class Automaton:
+    """The determinised view; grows while it is asked. Not thread-safe: the owner holds a lock."""
+
+    def __init__(self, start: Node, price: Callable[[Node], int]) -> None:
+        """Begin with the start state alone.
+
+        Args:
+            start: Where a text begins.
+            price: Tokens from a node to the end of its frame, or INFINITE.
+        """
+        self._price = price
+        self._stacks: list[Item] = [(END, -1)]  # stack 0 is empty
+        self._stack_ids: dict[Item, int] = {}
+        self._stack_costs: list[int] = [0]
+        self._by_raw: dict[object, int] = {}
+        self._by_items: dict[object, int] = {}
+        self.items: list[tuple[Item, ...]] = [()]
+        """[states] the places a state stands for."""
+        self.costs: list[int] = [-INFINITE]
+        """[states] tokens to the end of the text, or INFINITE; DONE is below every limit."""
+        self.accepting: list[bool] = [False]
+        """[states] whether the text may end here."""
+        self.arcs: list[list[tuple[int, int]] | None] = [[]]
+        """[states] (byte, next state) of an expanded state with few of them, else None."""
+        self._expanded: list[bool] = [True]
+        self.table: NDArray[np.int32] = np.full((64, 256), DEAD, np.int32)
+        """[capacity, 256] next states; a row is valid once `expand` has run for it."""
+        self.start = self._intern([(start, 0)])
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def expand(self, state: int) -> list[tuple[int, int]] | None:
+        """Fill the state's row; return its (byte, next) pairs when they are few, else None."""
+        if self._expanded[state]:
+            return self.arcs[state]
+        self._expanded[state] = True
+        single: dict[int, list[Item]] = {}
+        ranges: list[tuple[int, int, Item]] = []
+        for node, stack in self.items[state]:
+            for low, high, after in node.arcs:
+                if low == high:
+                    single.setdefault(low, []).append((after, stack))
+                else:
+                    ranges.append((low, high, (after, stack)))
+        if not ranges:
+            found = [(byte, self._intern(items)) for byte, items in sorted(single.items())]
+        else:
+            cuts = {low for low, _, _ in ranges} | {high + 1 for _, high, _ in ranges}
+            cuts.update(single, (byte + 1 for byte in single))
+            bounds = sorted(cuts)
+            found: list[tuple[int, int]] = []
+            for first, stop in zip(bounds, bounds[1:], strict=False):
+                items = [item for low, high, item in ranges if low <= first and stop - 1 <= high]
+                items += single.get(first, ())
+                if items:
+                    target = self._intern(items)
+                    found += [(byte, target) for byte in range(first, stop)]
+        if found:
+            self.table[state, [byte for byte, _ in found]] = [target for _, target in found]
+        if len(found) <= NARROW:
+            self.arcs[state] = found
+        return self.arcs[state]
+
+    def step(self, state: int, data: bytes) -> int:
+        """Follow the bytes from a state; DEAD when they lead nowhere."""
+        for byte in data:
+            self.expand(state)
+            state = int(self.table[state, byte])
+            if state == DEAD:
+                break
+        return state
+
+    def place(self, items: Iterable[Item]) -> int:
+        """Return the state that stands for these places."""
+        return self._intern(list(items))
+
+    def above(self, stack: int) -> Item:
+        """Return where a frame on this stack returns to: (node, the stack below)."""
+        return self._stacks[stack]
+
+    def _push(self, after: Node, stack: int) -> int:
+        key = (after, stack)
+        known = self._stack_ids.get(key)
+        if known is None:
+            known = self._stack_ids[key] = len(self._stacks)
+            self._stacks.append(key)
+            self._stack_costs.append(min(self._price(after) + self._stack_costs[stack], INFINITE))
+        return known
+
+    def _intern(self, raw: list[Item]) -> int:
+        key: object = raw[0] if len(raw) == 1 else frozenset(raw)
+        state = self._by_raw.get(key)
+        if state is None:
+            items = self._close(raw)
+            identity: object = items[0] if len(items) == 1 else frozenset(items)
+            state = self._by_items.get(identity)
+            if state is None:
+                state = self._by_items[identity] = len(self.items)
+                self._append(items)
+            self._by_raw[key] = state
+        return state
+
+    def _append(self, items: list[Item]) -> None:
+        if len(self.items) == len(self.table):
+            self.table = np.vstack([self.table, np.full_like(self.table, DEAD)])
+        self.items.append(tuple(items))
+        cost, accepting = INFINITE, False
+        for node, stack in items:
+            cost = min(cost, self._price(node) + self._stack_costs[stack])
+            accepting |= node is END
+        self.costs.append(cost)
+        self.accepting.append(accepting)
+        self.arcs.append(None)
+        self._expanded.append(False)
+
+    def _close(self, raw: list[Item]) -> list[Item]:
+        """Everything reachable without a byte; only places with arcs, and the end of the text, are kept."""
+        if len(raw) == 1:  # most states: one place, plain arcs
+            node = raw[0][0].ready()
+            if node.arcs and not node.skips and not node.calls:
+                return raw
+        seen: set[Item] = set(raw)
+        work = list(seen)
+        kept: list[Item] = []
+        while work:
+            node, stack = work.pop()
+            node.ready()
+            if node is END:
+                if stack == 0:
+                    kept.append((node, 0))
+                    continue
+                following = [self._stacks[stack]]
+            else:
+                if node.arcs:
+                    kept.append((node, stack))
+                following = [(after, stack) for after in node.skips]
+                for rule, after in node.calls:
+                    # A call in tail position keeps the stack: this is also what ends left recursion.
+                    inner = stack if after is END else self._push(after, stack)
+                    following.append((rule.start, inner))
+            for item in following:
+                if item not in seen:
+                    seen.add(item)
+                    work.append(item)
+        return kept

@@ -1,0 +1,218 @@
+"""JSON strings: well-formed UTF-8, simple escapes only, counted characters, keys other than the declared ones.
+
+Inside a string the automaton is always in one of a few character states (`AT_CHARACTER`, inside an escape, inside a
+multi-byte character), plus a count where lengths matter. A string has one spelling: raw UTF-8, control characters and
+`"` and `\\` escaped by one letter, nothing else escaped. So a key or an enum value cannot come back in disguise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentdiff.constraint.automaton import NOWHERE, Node
+from agentdiff.constraint.vocabulary import IntArray, Vocabulary
+
+QUOTE = 0x22
+AT_CHARACTER = 0
+"""The character state in which a character begins and the string may end."""
+_ESCAPE = 1
+# Character state → (lowest byte, highest byte, next state); UTF-8 as in Unicode, table 3-7.
+_MOVES: tuple[tuple[tuple[int, int, int], ...], ...] = (
+    (
+        (0x20, 0x21, 0),
+        (0x23, 0x5B, 0),
+        (0x5C, 0x5C, _ESCAPE),
+        (0x5D, 0x7F, 0),
+        (0xC2, 0xDF, 2),
+        (0xE0, 0xE0, 4),
+        (0xE1, 0xEC, 3),
+        (0xED, 0xED, 5),
+        (0xEE, 0xEF, 3),
+        (0xF0, 0xF0, 7),
+        (0xF1, 0xF3, 6),
+        (0xF4, 0xF4, 8),
+    ),
+    tuple((byte, byte, 0) for byte in sorted(b'"\\bfnrt')),
+    ((0x80, 0xBF, 0),),
+    ((0x80, 0xBF, 2),),
+    ((0xA0, 0xBF, 2),),
+    ((0x80, 0x9F, 2),),
+    ((0x80, 0xBF, 3),),
+    ((0x90, 0xBF, 3),),
+    ((0x80, 0x8F, 3),),
+)
+_BYTES_LEFT = (0, 1, 1, 2, 2, 2, 3, 3, 3)
+"""Character state → bytes until the character is complete."""
+
+
+class StringBody:
+    """The inside of a string of `lowest`..`highest` characters, its closing quote, and what follows."""
+
+    def __init__(self, lowest: int, highest: int | None, after: Node) -> None:
+        self.lowest, self.highest, self.after = lowest, highest, after
+        self._nodes: dict[tuple[int, int], Node] = {}
+
+    def node(self, count: int, character: int = AT_CHARACTER) -> Node:
+        """Return the place after `count` whole characters, in this character state."""
+        node = self._nodes.get((count, character))
+        if node is None:
+            begun = character != AT_CHARACTER
+            missing = max(0, self.lowest - count - begun)
+            near = _BYTES_LEFT[character] + missing + 1 + self.after.near
+            node = Node(near, self._fill, (self, count, character))
+            self._nodes[count, character] = node
+        return node
+
+    def counted(self, count: int, characters: int) -> int:
+        """Return the count after more characters; without an upper bound there is no need to count on."""
+        count += characters
+        return min(count, self.lowest) if self.highest is None else count
+
+    def may_begin(self, count: int) -> bool:
+        """Whether a further character may begin after `count`."""
+        return self.highest is None or count < self.highest
+
+    def may_end(self, count: int) -> bool:
+        """Whether the string may end after `count` characters."""
+        return self.lowest <= count and (self.highest is None or count <= self.highest)
+
+    def _fill(self, node: Node) -> None:
+        _, count, character = place(node)
+        if character == AT_CHARACTER:
+            if self.may_end(count):
+                node.arcs.append((QUOTE, QUOTE, self.after))
+            if not self.may_begin(count):
+                return
+        for low, high, following in _MOVES[character]:
+            whole = following == AT_CHARACTER
+            target = self.node(self.counted(count, 1) if whole else count, following)
+            node.arcs.append((low, high, target))
+
+
+def place(node: Node) -> tuple[StringBody, int, int]:
+    """Return (body, count, character state) of a node that a `StringBody` made."""
+    body = node.body
+    assert isinstance(body, tuple)
+    return body
+
+
+def string(lowest: int, highest: int | None, after: Node) -> Node:
+    """Return a node that takes a whole JSON string of that many characters, then goes on."""
+    if after.is_dead or (highest is not None and highest < lowest):
+        return NOWHERE
+    body = StringBody(lowest, highest, after).node(0)
+    node = Node(body.near + 1)
+    node.arcs.append((QUOTE, QUOTE, body))
+    return node
+
+
+class OtherKey:
+    """The inside of a string that is none of the excluded ones: their trie, left at the first difference."""
+
+    def __init__(self, excluded: Iterable[bytes], after: Node) -> None:
+        """Take the excluded strings as they are spelled between the quotes."""
+        self._excluded = sorted(set(excluded))
+        self._free = StringBody(0, None, after)
+        self._after = after
+
+    def start(self) -> Node:
+        """Return the place behind the opening quote."""
+        return self._node(0, len(self._excluded), 0, AT_CHARACTER)
+
+    def _node(self, low: int, high: int, depth: int, character: int) -> Node:
+        """The place after the common `depth` bytes of the excluded strings low..high-1."""
+        # Not the excluded string itself: at most one more character, which must not lead to another one.
+        detour = 1 + 2 * self._longest(low, high, depth)
+        near = _BYTES_LEFT[character] + detour + 1 + self._after.near
+
+        def fill(node: Node) -> None:
+            ahead: dict[int, tuple[int, int]] = {}
+            i = low
+            if i < high and len(self._excluded[i]) == depth:
+                i += 1
+            elif character == AT_CHARACTER:
+                node.arcs.append((QUOTE, QUOTE, self._after))
+            while i < high:
+                byte, j = self._excluded[i][depth], i + 1
+                while j < high and self._excluded[j][depth] == byte:
+                    j += 1
+                ahead[byte] = (i, j)
+                i = j
+            for first, last, following in _MOVES[character]:
+                begin = first
+                for byte in sorted(b for b in ahead if first <= b <= last):
+                    if begin < byte:
+                        node.arcs.append((begin, byte - 1, self._free.node(0, following)))
+                    node.arcs.append((byte, byte, self._node(*ahead[byte], depth + 1, following)))
+                    begin = byte + 1
+                if begin <= last:
+                    node.arcs.append((begin, last, self._free.node(0, following)))
+
+        return Node(near, fill)
+
+    def _longest(self, low: int, high: int, depth: int) -> int:
+        return max((len(key) - depth for key in self._excluded[low:high]), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class StringTokens:
+    """What every token of a vocabulary does from one character state inside a string."""
+
+    inside: tuple[tuple[int, int, IntArray], ...]
+    """(characters completed, character state at the end, token ids, sorted) of tokens that stay inside."""
+    leaving: tuple[tuple[int, int], ...]
+    """(characters completed before the closing quote, trie node at the quote)."""
+
+
+def string_tokens(vocabulary: Vocabulary, character: int) -> StringTokens:
+    """Classify the vocabulary once per character state; the result belongs to the vocabulary."""
+    return vocabulary.derive(("string", character), lambda: _classify(vocabulary, character))
+
+
+def _move_table() -> NDArray[np.int8]:
+    table = np.full((len(_MOVES), 256), -1, np.int8)
+    for character, moves in enumerate(_MOVES):
+        for low, high, following in moves:
+            table[character, low : high + 1] = following
+    return table
+
+
+def _classify(vocabulary: Vocabulary, character: int) -> StringTokens:
+    table = _move_table()
+    nodes = np.zeros(1, np.int64)
+    states = np.array([character])
+    counts = np.zeros(1, np.int64)
+    found: list[tuple[IntArray, IntArray, IntArray]] = []
+    leaving: list[tuple[int, int]] = []
+    while len(nodes):
+        first, widths = vocabulary.child_start[nodes], vocabulary.child_end[nodes]
+        widths = widths - first
+        parent = np.repeat(np.arange(len(nodes)), widths)
+        shift = np.cumsum(widths) - widths
+        nodes = np.arange(len(parent)) + (first - shift)[parent]
+        byte = vocabulary.trie_byte[nodes]
+        before, counts = states[parent], counts[parent]
+        quote = (byte == QUOTE) & (before == AT_CHARACTER)
+        leaving += zip(counts[quote].tolist(), nodes[quote].tolist(), strict=True)
+        states = table[before, byte].astype(np.int64)
+        live = states >= 0
+        nodes, states = nodes[live], states[live]
+        counts = counts[live] + (states == AT_CHARACTER)
+        tokens = vocabulary.trie_token[nodes]
+        ends = tokens >= 0
+        found.append((tokens[ends], counts[ends], states[ends]))
+    groups: list[tuple[int, int, IntArray]] = []
+    if found:
+        token = np.concatenate([f[0] for f in found])
+        count = np.concatenate([f[1] for f in found])
+        state = np.concatenate([f[2] for f in found])
+        key = count * len(_MOVES) + state
+        for value in np.unique(key).tolist():
+            groups.append((value // len(_MOVES), value % len(_MOVES), np.sort(token[key == value])))
+    return StringTokens(inside=tuple(groups), leaving=tuple(leaving))
+
+

@@ -1,0 +1,1 @@
+"""How the embedded router was made: corpus, examples, tokenizer, batches, training loop."""

@@ -1,0 +1,148 @@
+"""Examples to tensors: one encoded prompt shared by several noised copies of its reply.
+
+The response segment is [clean | copy 1 | ... | copy R], each padded to whole blocks. A copy's block sees the prompt, the
+clean blocks before it and itself; so one prompt encoding pays for R masked losses, and the clean half gives each block
+exactly the keys that the block cache holds at inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from agentdiff.embedded.training import examples
+from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
+
+MAX_PROMPT = 512
+FIRST_TOKEN_WEIGHT = 3.0
+"""The first token decides between call, answer and refusal."""
+PADDING_WEIGHT = 0.1
+"""What follows the end token is filled too, but matters little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """B examples with R copies of C response positions; T = C * (1 + R)."""
+
+    prompt: Tensor
+    """[B, S] int64"""
+    prompt_valid: Tensor
+    """[B, S] bool"""
+    response: Tensor
+    """[B, T] int64"""
+    positions: Tensor
+    """[B, T] int64"""
+    mask: Tensor
+    """[B, 1, T, S + T] bool, true where attention is allowed."""
+    targets: Tensor
+    """[B, C * R] int64, -100 where nothing is to be predicted."""
+    weights: Tensor
+    """[B, C * R] float32"""
+    clean_len: int
+    """C"""
+    block_len: int
+
+    @property
+    def tokens(self) -> int:
+        """Positions pushed through the model."""
+        return self.prompt.numel() + self.response.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example as token ids."""
+
+    prompt: list[int]
+    reply: list[int]
+
+
+class Stream:
+    """An endless seeded stream of batches, sorted by length within a window so that little is padding."""
+
+    def __init__(self, tokenizer: Tokenizer, *, seed: int, batch_size: int, copies: int) -> None:
+        self.tokenizer = tokenizer
+        self.rng = Random(seed)
+        self.torch_rng = torch.Generator().manual_seed(seed)
+        self.batch_size = batch_size
+        self.copies = copies
+        self.pad, self.mask, self.end = (tokenizer.token_to_id(t) for t in (PAD, MASK, END))
+
+    def encode(self, example: examples.Example) -> Encoded:
+        """Token ids of prompt and reply; the reply ends with the end token."""
+        prompt = self.tokenizer.encode(render(example), add_special_tokens=False).ids
+        reply = self.tokenizer.encode(example.target, add_special_tokens=False).ids
+        return Encoded(prompt, [*reply, self.end])
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            window: list[Encoded] = []
+            while len(window) < self.batch_size * 16:
+                encoded = self.encode(examples.sample(self.rng))
+                if len(encoded.prompt) <= MAX_PROMPT and len(encoded.reply) <= 96:
+                    window.append(encoded)
+            window.sort(key=lambda e: len(e.prompt) + (1 + self.copies) * len(e.reply))
+            groups = [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
+            self.rng.shuffle(groups)
+            for group in groups:
+                yield self.collate(group, block_len=32 if self.rng.random() < 0.3 else 16)
+
+    def collate(self, group: list[Encoded], *, block_len: int) -> Batch:
+        """Noise each reply `copies` times and lay everything out."""
+        count, copies = len(group), self.copies
+        prompt_len = max(len(e.prompt) for e in group)
+        clean_len = max(-(-len(e.reply) // block_len) * block_len for e in group)
+        blocks = clean_len // block_len
+        prompt = torch.full((count, prompt_len), self.pad)
+        clean = torch.full((count, clean_len), self.pad)
+        lengths = torch.tensor([len(e.prompt) for e in group])
+        replies = torch.tensor([len(e.reply) for e in group])
+        for row, encoded in enumerate(group):
+            prompt[row, : len(encoded.prompt)] = torch.tensor(encoded.prompt)
+            clean[row, : len(encoded.reply)] = torch.tensor(encoded.reply)
+        prompt_valid = torch.arange(prompt_len) < lengths[:, None]
+        place = torch.arange(clean_len)
+        padded_to = -(-replies // block_len) * block_len
+        response_valid = place < padded_to[:, None]
+
+        share = torch.rand(count, copies, blocks, generator=self.torch_rng) * 0.9 + 0.1
+        share[torch.rand(share.shape, generator=self.torch_rng) < 0.35] = 1.0
+        chance = torch.rand(count, copies, clean_len, generator=self.torch_rng)
+        masked = chance < share.repeat_interleave(block_len, -1)
+        masked &= response_valid[:, None]
+        noised = torch.where(masked, self.mask, clean[:, None].expand(-1, copies, -1))
+        targets = torch.where(masked, clean[:, None].expand(-1, copies, -1), -100)
+        weights = torch.where(place < replies[:, None], 1.0, PADDING_WEIGHT)
+        weights[:, 0] = FIRST_TOKEN_WEIGHT
+        return Batch(
+            prompt=prompt,
+            prompt_valid=prompt_valid,
+            response=torch.cat([clean, noised.flatten(1)], 1),
+            positions=(lengths[:, None] + place).repeat(1, 1 + copies),
+            mask=self._mask(prompt_valid, response_valid, block_len=block_len),
+            targets=targets.flatten(1),
+            weights=(weights[:, None] * masked).flatten(1),
+            clean_len=clean_len,
+            block_len=block_len,
+        )
+
+    def _mask(self, prompt_valid: Tensor, response_valid: Tensor, *, block_len: int) -> Tensor:
+        """[B, 1, T, S + T]: the prompt, the clean blocks before (for clean blocks: up to) one's own, and one's own block."""
+        count, clean_len = response_valid.shape
+        block = torch.arange(clean_len) // block_len
+        earlier, same = block[:, None] > block, block[:, None] == block
+        parts = 1 + self.copies
+        within = torch.zeros(parts, clean_len, parts, clean_len, dtype=torch.bool)
+        within[:, :, 0] = earlier
+        for part in range(parts):
+            within[part, :, part] |= same
+        within = within.view(parts * clean_len, parts * clean_len)
+        keys_valid = response_valid.repeat(1, parts)
+        own = torch.eye(parts * clean_len, dtype=torch.bool)
+        response = (within & keys_valid[:, None, :]) | own
+        prompt = prompt_valid[:, None, :].expand(-1, parts * clean_len, -1)
+        return torch.cat([prompt, response], 2)[:, None]

@@ -1,0 +1,195 @@
+"""The embedded router: a small block-diffusion language model with a pointer head.
+
+The one model class of our own (every other family is a stock transformers class). A pre-norm transformer over two
+segments: the *prompt*, bidirectional, encoded once, and the *response*, written in blocks that see the prompt, the
+earlier blocks and themselves. Three things differ from a plain transformer, all for copying:
+
+- token shift: every position also sees the embeddings of its two neighbours (as Canon layers, arXiv 2512.17351), so a
+  value is found by the words around it in one layer;
+- pointer head: the output distribution is a mixture of the vocabulary softmax and of attention over the prompt tokens
+  (pointer-generator, arXiv 1704.04368); its log is what the decoder sees, so thresholds and grammars work unchanged;
+- no causal mask anywhere: order comes from blocks alone.
+
+Shapes: B batch, S prompt, T response positions, L block, V vocabulary, H heads, D head dim, E model width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterShape:
+    """The hyperparameters, as they stand in `config.json`."""
+
+    vocab_size: int
+    hidden_size: int = 192
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    intermediate_size: int = 512
+    rope_theta: float = 10_000.0
+
+
+class LayerKV(NamedTuple):
+    """Keys and values of one layer, rotated: [B, H, S, D] each."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Encoded(NamedTuple):
+    """What the response needs of a prompt."""
+
+    layers: tuple[LayerKV, ...]
+    pointer_keys: Tensor
+    """[B, S, E]"""
+    ids: Tensor
+    """[B, S] int64"""
+    valid: Tensor
+    """[B, S] bool, false on padding."""
+
+
+def rotary(positions: Tensor, *, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of the rotary embedding: [B, 1, T, D] each."""
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return (
+        torch.cat([cos, cos], -1)[:, None].to(dtype),
+        torch.cat([-sin, sin], -1)[:, None].to(dtype),
+    )
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply the rotary embedding to [B, H, T, D]."""
+    low, high = x.chunk(2, -1)
+    return torch.addcmul(x * cos, torch.cat([high, low], -1), sin)
+
+
+class RouterLayer(nn.Module):
+    """Attention over own and given keys, then a gated feed-forward."""
+
+    def __init__(self, shape: RouterShape) -> None:
+        super().__init__()
+        width, inner = shape.hidden_size, shape.intermediate_size
+        self.heads = shape.num_attention_heads
+        head_dim = width // self.heads
+        self.attn_norm = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.q_norm = nn.LayerNorm(head_dim, bias=False)
+        self.k_norm = nn.LayerNorm(head_dim, bias=False)
+        self.attn_out = nn.Linear(width, width, bias=False)
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, past: LayerKV | None
+    ) -> tuple[Tensor, LayerKV]:
+        """x [B, T, E], mask additive [B, 1, T, S + T] -> (x [B, T, E], own keys and values)."""
+        batch, length, width = x.shape
+        qkv = self.qkv(self.attn_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        query = rotate(self.q_norm(query), cos, sin).to(value.dtype)
+        own = LayerKV(rotate(self.k_norm(key), cos, sin).to(value.dtype), value)
+        keys, values = own
+        if past is not None:
+            keys = torch.cat([past.keys, keys], 2)
+            values = torch.cat([past.values, values], 2)
+        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        x = x + self.attn_out(mixed.transpose(1, 2).reshape(batch, length, width))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up), own
+
+
+class RouterModel(nn.Module):
+    """Encode a prompt once, then score response blocks against it."""
+
+    def __init__(self, shape: RouterShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.hidden_size
+        self.embed = nn.Embedding(shape.vocab_size, width)
+        self.shift = nn.Parameter(torch.full((2, width), 0.5))
+        self.layers = nn.ModuleList(RouterLayer(shape) for _ in range(shape.num_hidden_layers))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.pointer_query = nn.Linear(width, width, bias=False)
+        self.pointer_key = nn.Linear(width, width, bias=False)
+        self.pointer_gate = nn.Linear(width, 1)
+
+    def reset_parameters(self) -> None:
+        """Initialise for training (loading a checkpoint does not need it)."""
+        nn.init.normal_(self.embed.weight, std=0.06 * math.sqrt(256 / self.shape.hidden_size))
+        for layer in self.layers:
+            assert isinstance(layer, RouterLayer)
+            nn.init.zeros_(layer.attn_out.weight)
+            nn.init.zeros_(layer.down.weight)
+
+    def encode(self, ids: Tensor, valid: Tensor) -> Encoded:
+        """ids [B, S] int64, valid [B, S] bool (padding on the right) -> what the response needs."""
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        embedded = self.embed(ids) * valid[..., None]
+        x = embedded + self._neighbours(embedded)
+        mask = additive(valid[:, None, None, :].expand(-1, 1, ids.shape[1], -1), x.dtype)
+        hidden, layers = self._run(x, positions, mask, None)
+        return Encoded(layers, self.pointer_key(hidden), ids, valid)
+
+    def decode(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        past: tuple[LayerKV, ...],
+        *,
+        block_len: int,
+    ) -> tuple[Tensor, tuple[LayerKV, ...]]:
+        """Run response tokens over `past`.
+
+        ids, positions [B, T] int64 with T a multiple of `block_len` (the token shift stays inside a block), mask
+        [B, 1, T, S + T] bool or None -> (hidden [B, T, E], own keys and values per layer).
+        """
+        batch, length = ids.shape
+        embedded = self.embed(ids)
+        blocks = embedded.view(batch * (length // block_len), block_len, -1)
+        x = embedded + self._neighbours(blocks).view_as(embedded)
+        return self._run(x, positions, None if mask is None else additive(mask, x.dtype), past)
+
+    def log_probs(self, hidden: Tensor, prompt: Encoded) -> Tensor:
+        """hidden [B, T, E] -> log-probabilities [B, T, V] float32 of the mixture of vocabulary and pointer."""
+        from_vocabulary = F.linear(hidden, self.embed.weight).float().softmax(-1)
+        scores = (self.pointer_query(hidden) @ prompt.pointer_keys.transpose(1, 2)).float()
+        scores = scores / math.sqrt(hidden.shape[-1])
+        attention = scores.masked_fill(~prompt.valid[:, None], -1e9).softmax(-1)
+        gate = torch.sigmoid(self.pointer_gate(hidden).float())
+        index = prompt.ids[:, None].expand(-1, hidden.shape[1], -1)
+        mixture = ((1 - gate) * from_vocabulary).scatter_add(2, index, gate * attention)
+        return (mixture + 1e-8).log()
+
+    def _neighbours(self, embedded: Tensor) -> Tensor:
+        """The shifted embeddings [N, T, E]: the neighbour before and the one after, zero at the borders."""
+        return self.shift[0] * F.pad(embedded, (0, 0, 1, -1)) + self.shift[1] * F.pad(embedded, (0, 0, -1, 1))
+
+    def _run(
+        self, x: Tensor, positions: Tensor, mask: Tensor | None, past: tuple[LayerKV, ...] | None
+    ) -> tuple[Tensor, tuple[LayerKV, ...]]:
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        head_dim = self.shape.hidden_size // self.shape.num_attention_heads
+        cos, sin = rotary(positions, head_dim=head_dim, theta=self.shape.rope_theta, dtype=dtype)
+        if mask is not None:
+            mask = mask.to(dtype)
+        own: list[LayerKV] = []
+        for number, layer in enumerate(self.layers):
+            x, kv = layer(x, cos, sin, mask, None if past is None else past[number])
+            own.append(kv)
+        return self.norm(x), tuple(own)
+
+
+def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool attention mask as an additive one: 0 where allowed, very negative elsewhere."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -1e9)

@@ -1,0 +1,261 @@
+"""The contract between those who ask and those who answer.
+
+A `Request` goes in; `Event`s come out: `Draft` replaces the drafts before it (the block is still being denoised), `Commit`
+appends for good, `Finish` ends the stream. A backend implements `stream`; `generate` is a fold over it. Autoregressive
+backends simply never send a `Draft`. What a backend does not know is None, never invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, assert_never, runtime_checkable
+
+from agentdiff.errors import ConfigurationError, ProtocolError
+from agentdiff.messages import Json, Message, ToolCall, ToolSpec, Usage
+
+StepKind = Literal["plan", "route", "arguments", "answer", "repair"]
+"""What a generation is for. `route` decides between a tool call, an answer and a refusal, arguments included."""
+
+Effort = Literal["speed", "balanced", "quality"]
+
+Enforcement = Literal["in_block", "pinned_canvas", "native", "validated", "repaired", "none"]
+"""How the structure of an output was ensured, strongest first.
+
+`in_block`: by construction, while the block was denoised. `pinned_canvas`: the skeleton was pinned. `native`: the server
+claims it, and the output was validated here. `validated`: only validated here. `repaired`: a second call mended it.
+`none`: nothing was asked for or nothing held.
+"""
+
+FinishReason = Literal["stop", "length", "tool_calls", "refused"]
+"""`refused`: the model said that no tool fits. `length`: the budget's ceiling ended the output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How many tokens a generation may write."""
+
+    target: int
+    """Tokens we expect; the canvas is laid out for these."""
+    ceiling: int
+    """Tokens after which decoding ends; a constrained output is closed within them."""
+    source: str = "given"
+    """Where the numbers come from, for people: `given`, `prior`, `history:arguments/add_note`, …"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= self.ceiling:
+            raise ConfigurationError(
+                f"`Budget` needs 0 < target <= ceiling, got target={self.target!r}, ceiling={self.ceiling!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen. None means the backend's default."""
+
+    effort: Effort = "balanced"
+    """Steps, thresholds and editing on a local model; reasoning effort on a hosted one."""
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and self.temperature < 0:
+            raise ConfigurationError(f"`temperature` must not be negative, got {self.temperature!r}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigurationError(f"`top_p` must be in (0, 1], got {self.top_p!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation to be made."""
+
+    messages: tuple[Message, ...]
+    kind: StepKind = "answer"
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools the reply may call. With `schema`, the reply is either a call or an output of that schema."""
+    tool_choice: Literal["auto", "required", "none"] = "auto"
+    schema: Mapping[str, Json] | None = None
+    """JSON Schema that the text must satisfy; None for free text."""
+    budget: Budget | None = None
+    """None lets the backend use its own default ceiling."""
+    sampling: Sampling = field(default_factory=Sampling)
+    deadline_s: float | None = None
+    """Seconds for the whole generation, retries included."""
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ConfigurationError("`messages` is empty; a request needs at least one message")
+        if self.deadline_s is not None and self.deadline_s <= 0:
+            raise ConfigurationError(f"`deadline_s` must be positive, got {self.deadline_s!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a generation cost. A value unknown to the backend is None."""
+
+    forwards: int | None = None
+    """Forward passes of the model (NFE), the prefill included."""
+    positions: int | None = None
+    """Token positions pushed through the model."""
+    blocks: int | None = None
+    forced_tokens: int | None = None
+    """Tokens that the grammar left no choice about; committed without asking the model."""
+    constraint_s: float | None = None
+    """Seconds spent in the constraint engine."""
+    decode_s: float | None = None
+    """Seconds from the first forward pass to the last commit."""
+    first_commit_s: float | None = None
+    """Seconds from the request to the first committed text."""
+    total_s: float | None = None
+    cache: str | None = None
+    """Cache mode of the engine: `none`, `block`, `prefix`, `dual`."""
+    extensions: int | None = None
+    """Blocks added beyond the budget's target."""
+    confidence: float | None = None
+    """The lowest probability at which a token was committed, in 0..1."""
+    attempts: int = 1
+    """Calls made for this result, retries included."""
+
+    def tokens_per_forward(self, output_tokens: int | None) -> float | None:
+        """Output tokens for each forward pass, prefill included; None where either is unknown."""
+        if output_tokens is None or not self.forwards:
+            return None
+        return output_tokens / self.forwards
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Text of the current block or canvas so far; replaces the draft before it. May hold `␣` where nothing is decided."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Text that is final; appends, and ends the current draft."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end of a stream."""
+
+    reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    text: str | None = None
+    """The answer in words, where it differs from the committed text (a reply written as a JSON action)."""
+    usage: Usage = field(default_factory=Usage)
+    stats: Stats = field(default_factory=Stats)
+    enforcement: Enforcement = "none"
+    budget: Budget | None = None
+    """The budget that was in force."""
+    model: str = ""
+    """The model that answered, by its own name."""
+    warnings: tuple[str, ...] = ()
+    """What was asked for and not done as asked."""
+
+
+Event = Draft | Commit | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished generation."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    reason: FinishReason
+    usage: Usage
+    stats: Stats
+    enforcement: Enforcement
+    budget: Budget | None
+    model: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend really does."""
+
+    enforcement: Enforcement = "none"
+    """The strongest enforcement it can give to a schema."""
+    tools: bool = True
+    drafts: bool = False
+    """Whether it sends `Draft` events."""
+    seed: bool = False
+    """Whether the same seed gives the same output."""
+    extends: bool = False
+    """Whether it can go on past the target up to the ceiling within one generation."""
+    context_tokens: int | None = None
+    max_tools: int | None = None
+    tokenizer: str = ""
+    """Names the token unit of budgets, so that lengths learned on one model are not used for another."""
+    quantum: int = 1
+    """Budgets are rounded up to multiples of this many tokens (the block length of a block-diffusion model)."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """The one who answers."""
+
+    @property
+    def name(self) -> str:
+        """A short name for traces and errors: `embedded`, `mercury:mercury-2`."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend really does."""
+        ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Open the stream of events of one generation.
+
+        The iterator yields any number of `Draft` and `Commit` and then exactly one `Finish`. Leaving the context early
+        cancels the work and frees what it held. Raises `BackendError` or `ConfigurationError`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free connections, threads and memory. Calling it twice is safe."""
+        ...
+
+
+async def generate(backend: Backend, request: Request) -> Result:
+    """Run one generation to its end."""
+    async with backend.stream(request) as events:
+        return await collect(events)
+
+
+async def collect(events: AsyncIterator[Event]) -> Result:
+    """Fold a stream of events into a result. Drafts leave no trace."""
+    committed: list[str] = []
+    async for event in events:
+        match event:
+            case Draft():
+                continue
+            case Commit(text):
+                committed.append(text)
+            case Finish():
+                return finish(event, "".join(committed))
+            case _:
+                assert_never(event)
+    raise ProtocolError("the stream ended without `Finish`")
+
+
+def finish(event: Finish, committed: str) -> Result:
+    """The result of a stream that ended with `event` after committing `committed`."""
+    return Result(
+        text=committed if event.text is None else event.text,
+        tool_calls=event.tool_calls,
+        reason=event.reason,
+        usage=event.usage,
+        stats=event.stats,
+        enforcement=event.enforcement,
+        budget=event.budget,
+        model=event.model,
+        warnings=event.warnings,
+    )
