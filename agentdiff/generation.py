@@ -127,7 +127,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Text of the current block or canvas so far; replaces the draft before it. May hold `␣` where nothing is decided."""
+    """Text of the current block or canvas so far; replaces the draft before it. May hold `░` where nothing is decided."""
 
     text: str
 

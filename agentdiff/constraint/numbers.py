@@ -49,8 +49,8 @@ def number(lowest: Bound | None, highest: Bound | None, *, whole: bool, after: N
         # -x for x in [-highest, -lowest]; zero is left out, since `-0` is not written.
         low = Bound(Decimal(0), is_open=True)
         if highest is not None and highest.value < 0:
-            low = Bound(-highest.value, highest.is_open)
-        high = limit if lowest is None else Bound(-lowest.value, lowest.is_open)
+            low = Bound(highest.value.copy_negate(), highest.is_open)
+        high = limit if lowest is None else Bound(lowest.value.copy_negate(), lowest.is_open)
         ways.append(literal(b"-", _Magnitudes(low, high, whole, after).start()))
     return choice(ways)
 
@@ -217,8 +217,8 @@ def _at(digits: str, index: int) -> str:
 
 
 def _split(value: Decimal) -> tuple[str, str]:
-    """(whole digits, fraction digits) of a value >= 0."""
-    whole, _, fraction = format(value, "f").partition(".")
+    """(whole digits, fraction digits) of a value >= 0; a negative zero loses its sign."""
+    whole, _, fraction = format(value.copy_abs(), "f").partition(".")
     return whole.lstrip("0") or "0", fraction.rstrip("0")
 
 

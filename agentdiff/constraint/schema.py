@@ -150,7 +150,7 @@ class _Compiler:
         if "anyOf" in checked:
             return self._any_of(checked, after, place)
         ways: list[Node] = []
-        for name in self._types(checked):
+        for name in self._types(checked, place):
             ways.append(self._typed(name, checked, after, place))
         return choice(ways)
 
@@ -168,13 +168,18 @@ class _Compiler:
             raise SchemaError(f"`{keyword}` is not supported", path=place.path, keyword=keyword)
         return checked
 
-    def _types(self, schema: Object) -> list[str]:
+    def _types(self, schema: Object, place: _Place) -> list[str]:
         """The types a schema admits; without `type`, those that its keywords speak of (narrower than the standard)."""
-        types = schema.get("type")
-        if types is None:
+        if "type" not in schema:
             return [t for t, keywords in _KEYWORDS_OF.items() if any(k in schema for k in keywords)]
-        names = [types] if isinstance(types, str) else types
-        return ["number" if t == "number" else t for t in names if not (t == "integer" and "number" in names)]
+        types: Json = schema["type"]
+        names: list[Json] = types if isinstance(types, list) else [types]
+        for name in names:
+            if name not in TYPES:
+                raise SchemaError(
+                    f"`type` must be one of {', '.join(TYPES)}, got {name!r:.80}", path=place.path, keyword="type"
+                )
+        return [t for t in names if not (t == "integer" and "number" in names)]
 
     def _typed(self, name: str, schema: Object, after: Node, place: _Place) -> Node:
         match name:
@@ -193,14 +198,19 @@ class _Compiler:
 
     def _listed(self, schema: Object, after: Node, place: _Place) -> Node:
         """`enum` and `const`: the values that the rest of the schema lets through, as one trie."""
-        values: list[Json] = schema["enum"] if "enum" in schema else [schema["const"]]
+        values: Json = schema["enum"] if "enum" in schema else [schema["const"]]
+        if not isinstance(values, list):
+            raise SchemaError("`enum` must be a list", path=place.path, keyword="enum")
         good = [v for v in values if conforms(v, schema, lambda ref: self._resolve(ref, place)[0])]
         return _one_of([spell(v, self._separators, path=place.path) for v in good], after)
 
     def _any_of(self, schema: Object, after: Node, place: _Place) -> Node:
         beside = {k: v for k, v in schema.items() if k in _KEYWORDS and k != "anyOf"}
+        branches: Json = schema["anyOf"]
+        if not isinstance(branches, list):
+            raise SchemaError("`anyOf` must be a list of schemas", path=place.path, keyword="anyOf")
         ways: list[Node] = []
-        for i, branch in enumerate(schema["anyOf"]):
+        for i, branch in enumerate(cast("list[Json]", branches)):
             inner = place.at("anyOf", i)
             if beside:
                 branch = self._joined(beside, branch, inner)

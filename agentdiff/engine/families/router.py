@@ -16,12 +16,18 @@ Shapes: B batch, S prompt, T response positions, L block, V vocabulary, H heads,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from agentdiff.engine.cache import LayerKV, Prefix, extend, stack
+from agentdiff.engine.families.base import FamilyTraits
+from agentdiff.engine.weights import read_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +40,6 @@ class RouterShape:
     num_attention_heads: int = 4
     intermediate_size: int = 512
     rope_theta: float = 10_000.0
-
-
-class LayerKV(NamedTuple):
-    """Keys and values of one layer, rotated: [B, H, S, D] each."""
-
-    keys: Tensor
-    values: Tensor
 
 
 class Encoded(NamedTuple):
@@ -193,3 +192,74 @@ class RouterModel(nn.Module):
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """A bool attention mask as an additive one: 0 where allowed, very negative elsewhere."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -1e9)
+
+
+class RouterFamily:
+    """The router behind the engine: bidirectional prompt, block-causal reply."""
+
+    def __init__(self, model: RouterModel, traits: FamilyTraits) -> None:
+        self.model = model.eval()
+        self._traits = traits
+
+    @classmethod
+    def load(cls, folder: Path, config: Mapping[str, Any], *, device: torch.device) -> RouterFamily:
+        """Load a checkpoint folder whose `config.json` has `model_type` `agentdiff_router`."""
+        shape = RouterShape(**{name: config[name] for name in RouterShape.__dataclass_fields__ if name in config})
+        with torch.device("meta"):
+            model = RouterModel(shape)
+        model.load_state_dict(read_weights(folder), assign=True)
+        eos = config["eos_token_id"]
+        traits = FamilyTraits(
+            name="router",
+            vocab_size=shape.vocab_size,
+            mask_id=config["mask_token_id"],
+            eos_ids=tuple(eos) if isinstance(eos, list) else (eos,),
+            block_len=config["block_length"],
+            context_len=config["max_position_embeddings"],
+        )
+        return cls(model.to(device), traits)
+
+    @property
+    def traits(self) -> FamilyTraits:
+        """Facts of the loaded model."""
+        return self._traits
+
+    def prefill(self, prompt: Sequence[int]) -> tuple[Prefix, tuple[int, ...]]:
+        """See `Family.prefill`. The prompt is a segment of its own, so it leaves no tail."""
+        ids = torch.tensor([list(prompt)], device=self.model.embed.weight.device)
+        encoded = self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
+        return Prefix(encoded.layers, len(prompt), (encoded.pointer_keys, ids)), ()
+
+    def denoise(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> Tensor:
+        """See `Family.denoise`."""
+        hidden, _ = self._decode(blocks, prefixes)
+        return self.model.log_probs(hidden, self._prompts(prefixes))
+
+    def append(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> list[Prefix]:
+        """See `Family.append`."""
+        _, layers = self._decode(blocks, prefixes)
+        return [
+            extend(prefix, [LayerKV(kv.keys[row : row + 1], kv.values[row : row + 1]) for kv in layers])
+            for row, prefix in enumerate(prefixes)
+        ]
+
+    def _decode(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> tuple[Tensor, tuple[LayerKV, ...]]:
+        device = self.model.embed.weight.device
+        length = blocks.shape[1]
+        past, valid = stack(prefixes)
+        starts = torch.tensor([prefix.length for prefix in prefixes], device=device)
+        positions = starts[:, None] + torch.arange(length, device=device)
+        mask = None
+        if not bool(valid.all()):
+            own = valid.new_ones(len(prefixes), length)
+            mask = torch.cat([valid, own], 1)[:, None, None, :].expand(-1, 1, length, -1)
+        return self.model.decode(blocks.to(device), positions, mask, past, block_len=length)
+
+    def _prompts(self, prefixes: Sequence[Prefix]) -> Encoded:
+        """What the pointer head needs of several prompts, padded on the right."""
+        longest = max(prefix.extra[1].shape[1] for prefix in prefixes)
+        keys = torch.cat([F.pad(p.extra[0], (0, 0, 0, longest - p.extra[0].shape[1])) for p in prefixes])
+        ids = torch.cat([F.pad(p.extra[1], (0, longest - p.extra[1].shape[1])) for p in prefixes])
+        lengths = torch.tensor([p.extra[1].shape[1] for p in prefixes], device=ids.device)
+        valid = torch.arange(longest, device=ids.device) < lengths[:, None]
+        return Encoded((), keys, ids, valid)

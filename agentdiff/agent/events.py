@@ -1,0 +1,132 @@
+"""What a run tells while it goes on, and what it leaves behind.
+
+Events come in the order in which things happen; records are their finished form. Drafts appear only in events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from agentdiff.generation import Budget, Enforcement, Stats, StepKind
+from agentdiff.messages import Json, Message, ToolCall, Usage
+
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """A tool call that is done."""
+
+    tool: str
+    arguments: Mapping[str, Json]
+    result: Json = None
+    """What the tool returned, as JSON; None when it failed."""
+    error: str | None = None
+    """Why it failed, as the model was told."""
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """A step that is done: a generation, and the tool calls it asked for."""
+
+    number: int
+    """From 1."""
+    kind: StepKind
+    """`route` when it called tools or only ended the calling, `answer` when it became the output."""
+    calls: tuple[CallRecord, ...] = ()
+    """In the order in which the model asked for them."""
+    text: str = ""
+    budget: Budget | None
+    """The budget that was in force, of the last attempt."""
+    usage: Usage
+    """Tokens of all attempts."""
+    stats: Stats
+    """Of the last attempt; `attempts` counts all."""
+    enforcement: Enforcement
+    model: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Generic[OutputT_co]):
+    """A run that is done."""
+
+    output: OutputT_co
+    messages: tuple[Message, ...]
+    """The whole conversation; may be the `history` of the next run."""
+    new_messages: tuple[Message, ...]
+    """What this run added, from the prompt to the answer."""
+    usage: Usage
+    steps: tuple[StepRecord, ...]
+    model: str
+    """The model that answered, by its own name."""
+    trace_id: str | None
+    """32 hex digits; None when nothing is traced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted:
+    """A generation begins. The same number again: the one before was cut, forget its text."""
+
+    number: int
+    kind: StepKind
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """Text that may still change; replaces the draft before it."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Text that is final; appends, and ends the draft."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """A tool call begins."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished:
+    """A tool call is done, well or not."""
+
+    call: ToolCall
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    """A step is done, its tool calls included."""
+
+    record: StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Generic[OutputT_co]):
+    """The run is done; the last event. A run that fails raises instead."""
+
+    result: RunResult[OutputT_co]
+
+
+RunEvent = (
+    StepStarted
+    | Drafting
+    | Committed
+    | ToolStarted
+    | ToolFinished
+    | StepFinished
+    | RunFinished[Any]
+)

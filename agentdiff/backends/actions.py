@@ -1,0 +1,149 @@
+"""Replies as JSON actions: how a local model calls tools, answers and refuses, under one schema.
+
+    {"tool": NAME, "args": {...}}   call a tool
+    {"answer": TEXT}                answer in words
+    {"none": true}                  say that no tool fits
+
+The schema of the actions that are allowed now goes to the constraint engine, so an invalid action cannot be written. A
+request for a typed output (`schema`) without tools is the bare value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentdiff.errors import ConfigurationError
+from agentdiff.messages import Json, Message, ToolCall
+
+if TYPE_CHECKING:
+    from agentdiff.generation import FinishReason, Request
+
+ANSWER_SCHEMA: dict[str, Json] = {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyFormat:
+    """What a checkpoint was trained to reply; the `agentdiff` entry of its `config.json`, where there is one."""
+
+    style: str = "spaced"
+    """Separators of the JSON it writes: `compact` or `spaced`."""
+    grounded: bool = False
+    """Free string arguments are spans of the conversation, for every tool."""
+    refuses: bool = False
+    """It was trained to say `none`; then it answers in words only from tool results."""
+    reads_instructions: bool = True
+    """Whether system messages reach it."""
+    max_tools: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A parsed reply."""
+
+    reason: FinishReason
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | None:
+    """The schema of what may be replied to `request`; None for free text."""
+    if not request.tools and not format.refuses:
+        return dict(request.schema) if request.schema is not None else None
+    if request.schema is not None and (not request.tools or request.tool_choice == "none"):
+        return _action(answer=dict(request.schema)) if format.refuses else dict(request.schema)
+    has_results = any(message.role == "tool" for message in request.messages)
+    actions: list[dict[str, Json]] = []
+    if request.tool_choice != "none":
+        for tool in request.tools:
+            parameters = dict(tool.parameters) or {"type": "object", "properties": {}}
+            actions.append(_action(tool={"const": tool.name}, args=parameters))
+    if request.tool_choice != "required" and (has_results or not format.refuses):
+        actions.append(_action(answer=dict(request.schema or ANSWER_SCHEMA)))
+    if format.refuses and not has_results and request.tool_choice != "required":
+        actions.append(_action(none={"const": True}))
+    if not actions:
+        raise ConfigurationError("`tool_choice` is 'required', but the request has no tools")
+    return {"anyOf": actions}
+
+
+def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
+    """Instance pointer -> texts, for the string arguments that must be spans of the conversation."""
+    texts = [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
+    grounded = [tool for tool in request.tools if format.grounded or tool.grounded]
+    return {
+        f"/args/{_escape(name)}{suffix}": texts
+        for tool in grounded
+        for name in tool.parameters.get("properties", {})
+        for suffix in ("", "/*")
+    }
+
+
+def parse_reply(text: str, request: Request, format: ReplyFormat, *, call_id: str) -> Reply:
+    """The meaning of a complete reply.
+
+    Raises:
+        ValueError: The text is not a reply under `reply_schema`; cannot happen to a constrained decode.
+    """
+    if not request.tools and not format.refuses:
+        return Reply("stop", text)
+    value = json.loads(text)
+    if not isinstance(value, dict) or not value.keys() & {"tool", "none", "answer"}:
+        return Reply("stop", text)
+    if "tool" in value:
+        call = ToolCall(id=call_id, name=value["tool"], arguments=value["args"])
+        return Reply("tool_calls", "", (call,))
+    if value.get("none") is True:
+        return Reply("refused")
+    answer = value["answer"]
+    is_text = request.schema is None
+    return Reply("stop", answer if is_text else json.dumps(answer, ensure_ascii=False))
+
+
+def chat_messages(messages: Sequence[Message], format: ReplyFormat) -> list[dict[str, Json]]:
+    """Messages in the shape that chat templates take; a model that reads no instructions is not shown any."""
+    rows: list[dict[str, Json]] = []
+    for message in messages:
+        if message.role == "system" and not format.reads_instructions:
+            continue
+        row: dict[str, Json] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            row["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": call.id,
+                    "function": {"name": call.name, "arguments": _compact(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.role == "tool":
+            row |= {"tool_call_id": message.call_id, "name": message.name}
+        rows.append(row)
+    return rows
+
+
+def instructions(request: Request) -> str:
+    """What to tell a model that was not trained on actions, before the conversation."""
+    lines = ['Reply with one JSON object. To call a tool: {"tool": NAME, "args": {...}}.']
+    if request.tool_choice != "required":
+        lines.append('To answer: {"answer": TEXT}.')
+    return " ".join(lines)
+
+
+def _action(**properties: Json) -> dict[str, Json]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _compact(value: Mapping[str, Json]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,96 @@
+"""What came back is checked here, whatever the server says that it enforced.
+
+Messages name the place and show the value that is wrong, shortened; never the rest of the output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema import SchemaError as InvalidSchema
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from agentdiff.errors import OutputInvalid, SchemaError
+from agentdiff.messages import Json, ToolCall, ToolSpec
+
+SHOWN = 80
+"""Characters of a wrong value that a message shows."""
+
+
+def parse_json(text: str) -> Json:
+    """The JSON value that is `text`, all of it.
+
+    Raises:
+        ValueError: It is not JSON; `NaN` and `Infinity` are not.
+    """
+    return json.loads(text, parse_constant=_not_json)
+
+
+def validator(schema: Mapping[str, Json]) -> Validator:
+    """A validator of `schema`, by the draft it names, else 2020-12. It never fetches a `$ref`.
+
+    Raises:
+        SchemaError: `schema` is not a JSON Schema.
+    """
+    kind = validators.validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except InvalidSchema as error:
+        path = "".join(f"/{part}" for part in error.absolute_path)
+        raise SchemaError(f"not a JSON Schema: {_shown(error)}", path=path) from None
+    return kind(schema, registry=Registry())
+
+
+def check_output(text: str, schema: Validator, *, backend: str) -> None:
+    """Pass when `text` is JSON that satisfies `schema`.
+
+    Raises:
+        OutputInvalid: It is not.
+        SchemaError: A `$ref` of the schema leads nowhere.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise OutputInvalid(f"{backend}: the output is not JSON ({_where(error)})") from None
+    try:
+        worst = best_match(schema.iter_errors(value))
+    except Unresolvable as error:
+        raise SchemaError(f"`$ref` {error.ref!r} leads nowhere", keyword="$ref") from None
+    if worst is not None:
+        place = f"`{worst.json_path}`" if worst.absolute_path else "the output"
+        raise OutputInvalid(f"{backend}: {place} does not satisfy the schema: {_shown(worst)}")
+
+
+def arguments_hold(calls: Iterable[ToolCall], tools: Iterable[ToolSpec]) -> bool:
+    """Whether every call names one of `tools` and its arguments satisfy that tool's schema."""
+    parameters = {tool.name: tool.parameters for tool in tools}
+    try:
+        return all(
+            call.name in parameters and validator(parameters[call.name]).is_valid(call.arguments)
+            for call in calls
+        )
+    except (SchemaError, Unresolvable):
+        return False  # a schema that cannot be used proves nothing
+
+
+def _shown(error: ValidationError | InvalidSchema) -> str:
+    value = repr(error.instance)
+    if len(value) <= SHOWN:
+        return error.message
+    return error.message.replace(value, f"{value[:SHOWN]}…")[: 3 * SHOWN]
+
+
+def _where(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    return str(error)
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

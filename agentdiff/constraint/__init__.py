@@ -1,0 +1,13 @@
+"""What may be written: JSON Schema → byte automaton → token automaton → what may stand at each masked position.
+
+`compile_schema` makes a `Grammar` for a `Vocabulary`; `Grammar.start(budget)` makes a `Matcher`; at each denoising step
+`Matcher.propose` turns the model's log-probabilities into a complete valid fill of the block, with a confidence per position.
+
+Knows bytes and token ids; no model, no tokenizer class, no torch.
+"""
+
+from agentdiff.constraint.matcher import Grammar, Matcher, Proposal, compile_schema
+from agentdiff.constraint.schema import Style
+from agentdiff.constraint.vocabulary import Vocabulary
+
+__all__ = ["Grammar", "Matcher", "Proposal", "Style", "Vocabulary", "compile_schema"]

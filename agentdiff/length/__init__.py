@@ -1,0 +1,26 @@
+"""How long an output will be: budgets that are right from the first call and better with every one.
+
+Plain Python; knows steps, counts and costs, and no text, model or backend.
+"""
+
+from agentdiff.length.bounds import Bounds, schema_bounds
+from agentdiff.length.context import StepContext
+from agentdiff.length.cost import BlockCost, CanvasCost, CapCost, CostModel, cost_of
+from agentdiff.length.predictor import LengthPredictor
+from agentdiff.length.replay import replay
+from agentdiff.length.store import Store, open_store
+
+__all__ = [
+    "BlockCost",
+    "Bounds",
+    "CanvasCost",
+    "CapCost",
+    "CostModel",
+    "LengthPredictor",
+    "StepContext",
+    "Store",
+    "cost_of",
+    "open_store",
+    "replay",
+    "schema_bounds",
+]

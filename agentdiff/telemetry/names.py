@@ -1,0 +1,154 @@
+"""Every attribute name that agentdiff writes or reads.
+
+The GenAI conventions still rename things, so each name has a latest and a legacy spelling and
+`AGENTDIFF_SEMCONV` chooses: `latest` (the default: open-telemetry/semantic-conventions-genai
+v0.1.0), `legacy` (semantic-conventions 1.36 and before) or `both`. What the conventions have no
+word for lives under `agentdiff.`, never under `gen_ai.`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from agentdiff.errors import ConfigurationError
+
+Semconv = Literal["latest", "legacy", "both"]
+AttributeValue = str | bool | int | float | Sequence[str]
+
+SCOPE = "agentdiff"
+"""The instrumentation scope of our spans."""
+
+
+class Name(NamedTuple):
+    """An attribute's name in each convention; None where the convention has no such attribute."""
+
+    latest: str | None
+    legacy: str | None
+
+
+def _same(name: str) -> Name:
+    return Name(name, name)
+
+
+# GenAI: what was asked for
+OPERATION = _same("gen_ai.operation.name")
+PROVIDER = Name("gen_ai.provider.name", "gen_ai.system")
+REQUEST_MODEL = _same("gen_ai.request.model")
+MAX_TOKENS = _same("gen_ai.request.max_tokens")
+TEMPERATURE = _same("gen_ai.request.temperature")
+TOP_P = _same("gen_ai.request.top_p")
+SEED = _same("gen_ai.request.seed")
+OUTPUT_TYPE = _same("gen_ai.output.type")
+
+# GenAI: what came back
+RESPONSE_MODEL = _same("gen_ai.response.model")
+FINISH_REASONS = _same("gen_ai.response.finish_reasons")
+INPUT_TOKENS = _same("gen_ai.usage.input_tokens")
+OUTPUT_TOKENS = _same("gen_ai.usage.output_tokens")
+REASONING_TOKENS = Name("gen_ai.usage.reasoning.output_tokens", None)
+ERROR_TYPE = _same("error.type")
+
+# GenAI: agents and tools
+AGENT = _same("gen_ai.agent.name")
+TOOL = _same("gen_ai.tool.name")
+TOOL_CALL_ID = _same("gen_ai.tool.call.id")
+TOOL_TYPE = _same("gen_ai.tool.type")
+
+# GenAI: content, written only on request
+INPUT_MESSAGES = Name("gen_ai.input.messages", "gen_ai.prompt")
+OUTPUT_MESSAGES = Name("gen_ai.output.messages", "gen_ai.completion")
+TOOL_ARGUMENTS = _same("gen_ai.tool.call.arguments")
+TOOL_RESULT = _same("gen_ai.tool.call.result")
+
+# agentdiff: the step and its budget
+BACKEND = _same("agentdiff.backend")
+STEP_KIND = _same("agentdiff.step.kind")
+EFFORT = _same("agentdiff.effort")
+BUDGET_TARGET = _same("agentdiff.budget.target")
+BUDGET_CEILING = _same("agentdiff.budget.ceiling")
+BUDGET_SOURCE = _same("agentdiff.budget.source")
+BUDGET_USED = _same("agentdiff.budget.used")
+BUDGET_FILL = _same("agentdiff.budget.fill")
+"""Tokens used divided by the target: 1 is a perfect guess, above 1 the output was extended."""
+
+# agentdiff: how it was decoded
+FORWARDS = _same("agentdiff.forwards")
+POSITIONS = _same("agentdiff.positions")
+TOKENS_PER_FORWARD = _same("agentdiff.tokens_per_forward")
+BLOCKS = _same("agentdiff.blocks")
+EXTENSIONS = _same("agentdiff.extensions")
+FORCED_TOKENS = _same("agentdiff.forced_tokens")
+CONSTRAINT_MS = _same("agentdiff.constraint_ms")
+DECODE_MS = _same("agentdiff.decode_ms")
+FIRST_COMMIT_MS = _same("agentdiff.time_to_first_commit_ms")
+CACHE = _same("agentdiff.cache")
+CONFIDENCE = _same("agentdiff.confidence")
+DRAFTS = _same("agentdiff.drafts")
+ATTEMPTS = _same("agentdiff.attempts")
+ENFORCEMENT = _same("agentdiff.enforcement")
+WARNINGS = _same("agentdiff.warnings")
+"""How many; their texts may quote a server, so they are not written."""
+
+# agentdiff: how it ended
+CANCELLED = _same("agentdiff.cancelled")
+STEPS = _same("agentdiff.steps")
+REQUESTS = _same("agentdiff.requests")
+
+PROVIDERS: Mapping[str, str] = {
+    "embedded": "agentdiff.embedded",
+    "local": "agentdiff.local",
+    "mercury": "inception",
+    "scripted": "agentdiff.scripted",
+}
+"""Provider by the first part of a backend's name; a name that is not here is its own provider."""
+
+
+def provider_of(backend: str) -> str:
+    """The provider of a backend called `backend`: `inception` for `mercury:mercury-2`."""
+    kind = backend.partition(":")[0]
+    return PROVIDERS.get(kind, kind)
+
+
+def model_of(backend: str) -> str:
+    """The model that a backend called `backend` asks for: `m` for `openai:http://host/v1#m`."""
+    _, _, address = backend.partition(":")
+    return address.rpartition("#")[2] or backend
+
+
+def semconv() -> Semconv:
+    """The convention to write, from `AGENTDIFF_SEMCONV`.
+
+    Raises:
+        ConfigurationError: the variable is set to something else than the three modes.
+    """
+    mode = os.environ.get("AGENTDIFF_SEMCONV") or "latest"
+    for known in get_args(Semconv):
+        if mode == known:
+            return known
+    raise ConfigurationError(
+        f"`AGENTDIFF_SEMCONV` is {mode!r}; use one of {', '.join(get_args(Semconv))}"
+    )
+
+
+def captures_content() -> bool:
+    """Whether prompts, outputs, tool arguments and results may be written.
+
+    Only if `AGENTDIFF_CAPTURE_CONTENT` is `1`.
+    """
+    return os.environ.get("AGENTDIFF_CAPTURE_CONTENT") == "1"
+
+
+def spelled(values: Mapping[Name, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """The attributes to set, in the convention chosen. What is None is unknown and left out."""
+    mode = semconv()
+    attributes: dict[str, AttributeValue] = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name.legacy is not None and mode != "latest":
+            attributes[name.legacy] = value
+        if name.latest is not None and mode != "legacy":
+            attributes[name.latest] = value
+    return attributes

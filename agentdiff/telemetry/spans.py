@@ -1,0 +1,183 @@
+"""The spans around a run and around a tool, and what all spans share.
+
+The message of an error is never written, only its class: messages quote servers, and servers quote
+prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+
+from agentdiff.messages import Json, Usage
+from agentdiff.telemetry import content, names
+
+_tracer: ContextVar[Tracer | None] = ContextVar("agentdiff_tracer", default=None)
+
+
+def current_tracer() -> Tracer:
+    """The tracer of the innermost `tracing_with`, or the application's own."""
+    return _tracer.get() or trace.get_tracer(names.SCOPE)
+
+
+@contextmanager
+def tracing_with(tracer: Tracer) -> Generator[None]:
+    """Send the spans of this block and of the tasks and threads it starts to `tracer`."""
+    before = _tracer.get()
+    _tracer.set(tracer)
+    try:
+        yield
+    finally:
+        _tracer.set(before)
+
+
+@contextmanager
+def current(span: Span) -> Generator[None]:
+    """Make `span` the parent of the spans that are started in this block.
+
+    The context before is put back without a token, so that leaving in another task than the one
+    that entered (a stream closed by a finalizer) is no error and leaks nothing.
+    """
+    before = context.get_current()
+    context.attach(trace.set_span_in_context(span, before))
+    try:
+        yield
+    finally:
+        context.attach(before)
+
+
+class RunSpan:
+    """The span of a run."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace's id in 32 hex digits, or None where nothing records this run."""
+        if not self._span.is_recording():
+            return None
+        return trace.format_trace_id(self._span.get_span_context().trace_id)
+
+    def finish(self, usage: Usage, steps: int) -> None:
+        """Record what the run used and how many steps it took, also when it ends in an error."""
+        self._span.set_attributes(
+            names.spelled(
+                {
+                    names.INPUT_TOKENS: usage.input_tokens,
+                    names.OUTPUT_TOKENS: usage.output_tokens,
+                    names.REASONING_TOKENS: usage.reasoning_tokens,
+                    names.REQUESTS: usage.requests,
+                    names.STEPS: steps,
+                }
+            )
+        )
+
+
+class ToolSpan:
+    """The span of a tool call."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the call as failed. An error that leaves the block does so by itself."""
+        fail(self._span, error)
+
+    def returned(self, result: str) -> None:
+        """What the model is told; written only if content capture is on."""
+        if names.captures_content():
+            self._span.set_attributes(names.spelled({names.TOOL_RESULT: content.clipped(result)}))
+
+
+@contextmanager
+def invoke_agent(*, agent: str, model: str) -> Generator[RunSpan]:
+    """A span `invoke_agent {agent}` around one run: the parent of all spans started inside.
+
+    Raises:
+        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
+    """
+    attributes: Mapping[names.Name, names.AttributeValue | None] = {
+        names.OPERATION: "invoke_agent",
+        names.AGENT: agent,
+        names.REQUEST_MODEL: model,
+    }
+    with _span(f"invoke_agent {agent}", attributes) as span:
+        yield RunSpan(span)
+
+
+@contextmanager
+def execute_tool(
+    *, tool: str, call_id: str, arguments: Mapping[str, Json] | None = None
+) -> Generator[ToolSpan]:
+    """A span `execute_tool {tool}` around one call.
+
+    `arguments` are written only if content capture is on.
+
+    Raises:
+        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
+    """
+    captured = None
+    if arguments is not None and names.captures_content():
+        captured = content.arguments_json(arguments)
+    attributes: Mapping[names.Name, names.AttributeValue | None] = {
+        names.OPERATION: "execute_tool",
+        names.TOOL: tool,
+        names.TOOL_TYPE: "function",
+        names.TOOL_CALL_ID: call_id,
+        names.TOOL_ARGUMENTS: captured,
+    }
+    with _span(f"execute_tool {tool}", attributes) as span:
+        yield ToolSpan(span)
+
+
+def fail(span: Span, error: BaseException | str) -> None:
+    """Give the span the status ERROR and the class of `error` (or the name given)."""
+    span.set_status(StatusCode.ERROR)
+    span.set_attributes(names.spelled({names.ERROR_TYPE: error_type(error)}))
+
+
+def cancel(span: Span, *, by_error: bool) -> None:
+    """Mark work that was given up, no failure of its own; `by_error` if one around it was why."""
+    span.set_attributes(
+        names.spelled({names.CANCELLED: True, names.ERROR_TYPE: "cancelled" if by_error else None})
+    )
+
+
+def error_type(error: BaseException | str) -> str:
+    """The class of an error; of a group of one, the class of that one."""
+    if isinstance(error, str):
+        return error
+    match error:
+        case BaseExceptionGroup(exceptions=(BaseException() as only,)):
+            return error_type(only)
+        case _:
+            return type(error).__name__
+
+
+@contextmanager
+def _span(
+    name: str, attributes: Mapping[names.Name, names.AttributeValue | None]
+) -> Generator[Span]:
+    span = current_tracer().start_span(
+        name, kind=SpanKind.INTERNAL, attributes=names.spelled(attributes)
+    )
+    try:
+        with current(span):
+            yield span
+    except Exception as error:
+        fail(span, error)
+        raise
+    except BaseException:  # cancellation, Ctrl-C, an abandoned stream
+        cancel(span, by_error=True)
+        raise
+    finally:
+        span.end()
