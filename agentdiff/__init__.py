@@ -1,0 +1,63 @@
+"""agentdiff: agents on diffusion language models.
+
+The face: the names for users. Each is loaded from its home when it is first used, so that importing
+the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentdiff.agent import Agent, RunResult, Tool, UsageLimits, load_tools, tool
+    from agentdiff.backends import connect
+    from agentdiff.backends.scripted import Scripted
+    from agentdiff.errors import AgentDiffError, OutOfScope, ToolFailed
+    from agentdiff.generation import Backend, Budget, Request, Result, Sampling, generate
+    from agentdiff.length import LengthPredictor
+    from agentdiff.messages import Message, ToolCall, ToolSpec, Usage, assistant, system, user
+    from agentdiff.telemetry import trace_to_file
+
+    __version__: str
+
+_HOMES = {
+    "agent": "Agent RunResult Tool UsageLimits load_tools tool",
+    "backends": "connect",
+    "backends.scripted": "Scripted",
+    "errors": "AgentDiffError OutOfScope ToolFailed",
+    "generation": "Backend Budget Request Result Sampling generate",
+    "length": "LengthPredictor",
+    "messages": "Message ToolCall ToolSpec Usage assistant system user",
+    "telemetry": "trace_to_file",
+}
+
+__all__ = [
+    "Agent", "AgentDiffError", "Backend", "Budget", "LengthPredictor", "Message", "OutOfScope",
+    "Request", "Result", "RunResult", "Sampling", "Scripted", "Tool", "ToolCall", "ToolFailed",
+    "ToolSpec", "Usage", "UsageLimits", "__version__", "assistant", "connect", "generate",
+    "load_tools", "system", "tool", "trace_to_file", "user",
+]  # fmt: skip
+
+if not TYPE_CHECKING:  # so that a type checker knows these names and no others
+
+    def __getattr__(name):
+        if name == "__version__":
+            value = _version()
+        elif home := next((home for home in _HOMES if name in _HOMES[home].split()), None):
+            value = getattr(import_module(f"agentdiff.{home}"), name)
+        else:
+            raise AttributeError(f"module 'agentdiff' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("agentdiff")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # a checkout that is not installed

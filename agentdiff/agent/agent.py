@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, overload
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from agentdiff.agent.config import RunConfig
 from agentdiff.agent.events import RunEvent, RunResult
 from agentdiff.agent.limits import UsageLimits
-from agentdiff.agent.output import Output
-from agentdiff.agent.run import RunConfig, run
+from agentdiff.agent.output import Output, OutputT
+from agentdiff.agent.run import run
 from agentdiff.agent.tools import AnyTool, as_tool, by_name
 from agentdiff.errors import ConfigurationError
 from agentdiff.generation import Backend, Sampling
 from agentdiff.length import LengthPredictor
 from agentdiff.messages import Message, system
-
-OutputT = TypeVar("OutputT")
 
 _AHEAD = 32
 """Events that a run may be ahead of the one who reads them."""
@@ -28,8 +27,8 @@ _AHEAD = 32
 class Agent(Generic[OutputT]):
     """Answers prompts with a backend and tools.
 
-    An agent keeps nothing of its runs but what its predictor learned about lengths, so any number of runs may be under
-    way at once. It does not own the backend: close that yourself.
+    An agent keeps nothing of its runs but what its predictor learned about lengths, so any number
+    of runs may be under way at once. It does not own the backend: close that yourself.
     """
 
     @overload
@@ -92,15 +91,19 @@ class Agent(Generic[OutputT]):
             backend: Who answers.
             tools: What the model may call: `Tool`s or typed functions.
             instructions: The system message.
-            output_type: `str`, or any type that pydantic reads from JSON: a model, a dataclass, a list, a union.
+            output_type: `str`, or any type that pydantic reads from JSON: a model, a dataclass, a
+                list, a union.
             name: For traces, and to tell the lengths of this agent's steps from those of others.
             limits: Of each run; `UsageLimits()` by default.
-            predictor: Sets the budget of every step and learns from it; a new one, in memory, by default.
+            predictor: Sets the budget of every step and learns from it; a new one, in memory, by
+                default.
             sampling: How tokens are chosen.
-            max_output_repairs: How often an output that is not valid is shown its faults and asked for again.
+            max_output_repairs: How often an output that is not valid is shown its faults and asked
+                for again.
 
         Raises:
-            ConfigurationError: A tool or the output type cannot be used, or the backend cannot do it.
+            ConfigurationError: A tool or the output type cannot be used, or the backend cannot do
+                it.
         """
         if not isinstance(backend, Backend):  # pyright: ignore[reportUnnecessaryIsInstance] (not everyone checks types)
             raise ConfigurationError(
@@ -133,17 +136,15 @@ class Agent(Generic[OutputT]):
 
         Args:
             prompt: What the user asks.
-            history: The conversation before it, such as `messages` of an earlier result. This agent's instructions take the
-                place of the system message there.
+            history: The conversation before it, such as `messages` of an earlier result. This
+                agent's instructions take the place of the system message there.
 
         Raises:
             ConfigurationError: The prompt is empty, or the backend cannot do what was asked for.
             RunError: The run ended without an output.
             BackendError: The backend failed.
         """
-        return await run(
-            self._config, before=self._before(prompt, history), prompt=prompt, emit=_ignore
-        )
+        return await run(self._config, prompt, before=self._before(prompt, history), emit=_ignore)
 
     def run_sync(self, prompt: str, *, history: Sequence[Message] = ()) -> RunResult[OutputT]:
         """`run` for code that is not async; the same errors.
@@ -164,10 +165,11 @@ class Agent(Generic[OutputT]):
     @asynccontextmanager
     async def run_events(
         self, prompt: str, *, history: Sequence[Message] = ()
-    ) -> AsyncIterator[AsyncIterator[RunEvent]]:
+    ) -> AsyncGenerator[AsyncIterator[RunEvent]]:
         """`run` as it goes on: opens an iterator of events, the last of which is `RunFinished`.
 
-        Leaving the context early cancels the generation and the tools. An error of the run is raised by the iterator.
+        Leaving the context early cancels the generation and the tools. An error of the run is
+        raised by the iterator.
         """
         before = self._before(prompt, history)
         send, receive = anyio.create_memory_object_stream[RunEvent](_AHEAD)
@@ -194,7 +196,7 @@ class Agent(Generic[OutputT]):
     ) -> None:
         with send:
             try:
-                await run(self._config, before=before, prompt=prompt, emit=send.send)
+                await run(self._config, prompt, before=before, emit=send.send)
             except Exception as error:
                 events.failure = error
 
@@ -238,7 +240,7 @@ def _check_tools(backend: Backend, count: int) -> None:
         )
     if capabilities.max_tools is not None and count > capabilities.max_tools:
         raise ConfigurationError(
-            f"backend `{backend.name}` takes at most {capabilities.max_tools} tools in a request, got {count};"
+            f"backend `{backend.name}` takes at most {capabilities.max_tools} tools, got {count};"
             " give it fewer, or use a larger model"
         )
 

@@ -40,7 +40,10 @@ def with_unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCal
 async def act(
     calls: Sequence[ToolCall], tools: Mapping[str, AnyTool], emit: Emit
 ) -> tuple[CallRecord, ...]:
-    """Run the calls of a turn at once; a `sequential` tool runs alone, after those before it and before those after it."""
+    """Run the calls of a turn at once.
+
+    A `sequential` tool runs alone: after the calls before it, and before those after it.
+    """
     records: dict[str, CallRecord] = {}
 
     async def run(call: ToolCall) -> None:

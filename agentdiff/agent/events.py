@@ -1,6 +1,7 @@
 """What a run tells while it goes on, and what it leaves behind.
 
-Events come in the order in which things happen; records are their finished form. Drafts appear only in events.
+Events come in the order in which things happen; records are their finished form. Drafts appear only
+in events.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class StepRecord:
     number: int
     """From 1."""
     kind: StepKind
-    """`route` when it called tools or only ended the calling, `answer` when it became the output."""
+    """`route` when it called tools or only ended the calling, `answer` when it became the output.
+    """
     calls: tuple[CallRecord, ...] = ()
     """In the order in which the model asked for them."""
     text: str = ""

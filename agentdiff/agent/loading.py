@@ -7,10 +7,11 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from agentdiff.agent.tools import AnyTool, Tool, as_tool, by_name
 from agentdiff.errors import ConfigurationError
@@ -19,17 +20,20 @@ from agentdiff.errors import ConfigurationError
 def load_tools(source: str) -> list[AnyTool]:
     """Load tools from a dotted module or from the path of a `.py` file. This runs its code.
 
-    The tools are the module's list `tools` or `TOOLS`; without one, every `Tool` in it; without any, every public function
-    that is defined in it. Modules are looked for in the working directory, too.
+    The tools are the module's list `tools` or `TOOLS`; without one, every `Tool` in it; without
+    any, every public function that is defined in it. Modules are looked for in the working
+    directory, too.
 
     Raises:
-        ConfigurationError: It is not there, cannot be imported, or holds no tools; one line that says which.
+        ConfigurationError: It is not there, cannot be imported, or holds no tools; one line that
+            says which.
     """
     module = _load_file(Path(source)) if _is_path(source) else _load_module(source)
     tools = [as_tool(found) for found in _found(module, source)]
     if not tools:
         raise ConfigurationError(
-            f"no tools in {source!r}: decorate functions with `@tool`, or list them in `tools = [...]`"
+            f"no tools in {source!r}: decorate functions with `@tool`,"
+            " or list them in `tools = [...]`"
         )
     by_name(tools)
     return tools
@@ -52,10 +56,10 @@ def _found(module: ModuleType, source: str) -> list[object]:
                 raise ConfigurationError(
                     f"`{name}` in {source!r} must be a list of tools, got {listed!r}"
                 )
-            return list(listed)
-    decorated = [value for value in names.values() if isinstance(value, Tool)]
+            return list(cast("Iterable[object]", listed))
+    decorated: list[object] = [value for value in names.values() if isinstance(value, Tool)]
     if decorated:
-        return list(dict.fromkeys(decorated))
+        return list({id(value): value for value in decorated}.values())
     return [
         value
         for name, value in names.items()
@@ -91,7 +95,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _one_line(source: str) -> Iterator[None]:
+def _one_line(source: str) -> Generator[None]:
     """Whatever the import raises, a call of `sys.exit` too, as one line."""
     try:
         yield
@@ -105,7 +109,7 @@ def _one_line(source: str) -> Iterator[None]:
 
 
 @contextmanager
-def _importable(folder: Path) -> Iterator[None]:
+def _importable(folder: Path) -> Generator[None]:
     """The folder on the import path, for as long as the import lasts."""
     entry = str(folder)
     sys.path.insert(0, entry)

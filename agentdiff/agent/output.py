@@ -1,4 +1,4 @@
-"""The output of a run: its JSON Schema, and the way from text to a value of the type the user asked for."""
+"""The output of a run: its JSON Schema, and the way from text to a value of the user's type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from agentdiff.agent.parameters import faults_of, tidy
+from agentdiff.agent.schemas import QuietJsonSchema, faults_of, tidy
 from agentdiff.errors import ConfigurationError, OutputInvalid
 from agentdiff.messages import Json
 
@@ -19,7 +19,10 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
 
 class Output(Generic[OutputT]):
-    """What an agent's output must be. `str` is free text; any other type that pydantic knows is JSON of its schema."""
+    """What an agent's output must be.
+
+    `str` is free text; any other type that pydantic knows is JSON of its schema.
+    """
 
     def __init__(self, output_type: Any) -> None:
         """Read the type.
@@ -34,7 +37,7 @@ class Output(Generic[OutputT]):
             return
         try:
             self._adapter = TypeAdapter(output_type)
-            self.schema = tidy(self._adapter.json_schema())
+            self.schema = tidy(self._adapter.json_schema(schema_generator=QuietJsonSchema))
         except PydanticUserError as error:
             reason = str(error).splitlines()[0]
             raise ConfigurationError(
@@ -45,7 +48,8 @@ class Output(Generic[OutputT]):
         """The value that the text stands for.
 
         Raises:
-            OutputInvalid: The text is empty, not JSON, or not of the type; the message names every fault.
+            OutputInvalid: The text is empty, not JSON, or not of the type; the message names every
+                fault.
         """
         if not text.strip():
             raise OutputInvalid("the reply is empty")

@@ -1,4 +1,4 @@
-"""From a function's signature to the JSON Schema of its arguments, and from a model's arguments back to a call.
+"""A function's signature as the JSON Schema of its arguments, and a model's arguments as a call.
 
 Knows type hints, defaults, docstrings and pydantic; knows no tool, no model and no run.
 """
@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
 
+from agentdiff.agent.schemas import QuietJsonSchema, Schema, faults_of, tidy
 from agentdiff.errors import ConfigurationError, InvalidArguments
 from agentdiff.messages import Json
-
-Schema = dict[str, Json]
-
-_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +27,19 @@ class Parameters:
 
     tool: str
     schema: Schema
-    """JSON Schema of the arguments: a closed object, one property for each parameter, in the order of the signature."""
+    """JSON Schema of the arguments: a closed object, one property for each parameter, in the order
+    of the signature."""
     _fields: dict[str, Parameter]
     _model: type[BaseModel]
 
     def bind(self, arguments: Mapping[str, Json]) -> tuple[list[Any], dict[str, Any]]:
-        """Validate arguments and lay them out as `(args, kwargs)`; what is not given keeps the function's default.
+        """Validate arguments and lay them out as `(args, kwargs)`.
+
+        What is not given keeps the function's default.
 
         Raises:
-            InvalidArguments: They do not satisfy the schema; the message names every field at fault.
+            InvalidArguments: They do not satisfy the schema; the message names every field at
+                fault.
         """
         try:
             valid = self._model.model_validate(dict(arguments))
@@ -63,7 +63,8 @@ def read_parameters(function: Callable[..., Any], *, tool: str) -> Parameters:
     """Read the signature of a function that is to be the tool `tool`.
 
     Raises:
-        ConfigurationError: A parameter has no type hint, has a type that JSON cannot carry, or is `*args` or `**kwargs`.
+        ConfigurationError: A parameter has no type hint, has a type that JSON cannot carry, or is
+            `*args` or `**kwargs`.
     """
     signature = inspect.signature(function)
     hints = _hints(function, tool)
@@ -78,9 +79,10 @@ def read_parameters(function: Callable[..., Any], *, tool: str) -> Parameters:
             )
         if name not in hints:
             raise ConfigurationError(
-                f"tool `{tool}`: parameter `{name}` has no type hint; write for example `{name}: str`"
+                f"tool `{tool}`: parameter `{name}` has no type hint;"
+                f" write for example `{name}: str`"
             )
-        # Fields have names of our own and the parameter's name as alias, so that no parameter can clash with pydantic.
+        # The parameter's name is only the alias of its field, so that none can clash with pydantic.
         field = f"p{number}"
         annotation = _described(hints[name], described.get(name))
         default = ... if parameter.default is Parameter.empty else parameter.default
@@ -88,7 +90,7 @@ def read_parameters(function: Callable[..., Any], *, tool: str) -> Parameters:
         definitions[field] = (Annotated[annotation, Field(alias=name)], default)
     try:
         model = create_model(tool, __config__=ConfigDict(extra="forbid"), **definitions)
-        schema = tidy(model.model_json_schema(schema_generator=_Quiet))
+        schema = tidy(model.model_json_schema(schema_generator=QuietJsonSchema))
     except PydanticUserError as error:
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
@@ -117,26 +119,14 @@ def describe_parameters(docstring: str) -> dict[str, str]:
     return {entry[1]: " ".join(entry[2].split()) for entry in entries}
 
 
-def faults_of(error: ValidationError) -> Iterator[str]:
-    """One line for each fault: where, what, and the value at fault, shortened."""
-    for fault in error.errors(include_url=False, include_context=False):
-        where = ".".join(str(part) for part in fault["loc"])
-        line = f"`{where}`: {fault['msg']}" if where else fault["msg"]
-        if fault["type"] not in ("missing", "json_invalid"):
-            shown = repr(fault["input"])
-            line += f", got {shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + '…'}"
-        yield line
-
-
 def _hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
-    target = (
-        function if inspect.isroutine(function) else getattr(type(function), "__call__", function)
-    )
+    target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
     except NameError as error:
         raise ConfigurationError(
-            f"tool `{tool}` has a type hint that cannot be read: {error}; import it at run time, at the module's top level"
+            f"tool `{tool}` has a type hint that cannot be read: {error};"
+            " import it at run time, at the module's top level"
         ) from error
 
 
@@ -150,79 +140,3 @@ def _described(annotation: Any, description: str | None) -> Any:
 
 def _has_plain_default(parameter: Parameter) -> bool:
     return parameter.default is not Parameter.empty and not isinstance(parameter.default, FieldInfo)
-
-
-# -- schemas ----------------------------------------------------------------------------------------------------------
-
-_MAPS = frozenset(("properties", "patternProperties"))
-_LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
-_SINGLES = frozenset(("items", "additionalProperties", "contains", "propertyNames", "not"))
-_NOISE = frozenset(("title", "discriminator", "$defs"))
-_REF = "#/$defs/"
-
-
-class _Quiet(GenerateJsonSchema):
-    """A default that is not JSON is left out of the schema without a warning: the function still has it."""
-
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's own shape)
-
-
-def tidy(schema: Schema) -> Schema:
-    """A schema of pydantic without its noise.
-
-    Titles go; objects with `properties` are closed unless the schema opens them; definitions stand where they are used,
-    so that a small model sees an enum where it needs it. Definitions that refer to themselves stay in `$defs`.
-    """
-    definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
-    recursive = {name for name in definitions if name in _reachable(definitions, name)}
-    plain = _tidied(schema, definitions, recursive)
-    kept = {name: _tidied(definitions[name], definitions, recursive) for name in sorted(recursive)}
-    return {**plain, "$defs": kept} if kept else plain
-
-
-def _tidied(node: Schema, definitions: dict[str, Schema], recursive: set[str]) -> Schema:
-    def again(value: Json) -> Json:
-        return _tidied(value, definitions, recursive) if isinstance(value, dict) else value
-
-    name = str(node.get("$ref", "")).removeprefix(_REF)
-    if name in definitions and name not in recursive:
-        siblings = {key: value for key, value in node.items() if key != "$ref"}
-        return _tidied({**definitions[name], **siblings}, definitions, recursive)
-    plain: Schema = {}
-    for key, value in node.items():
-        if key in _NOISE:
-            continue
-        if key in _MAPS:
-            value = {inner: again(schema) for inner, schema in value.items()}
-        elif key in _LISTS:
-            value = [again(schema) for schema in value]
-        elif key in _SINGLES:
-            value = again(value)
-        plain[key] = value
-    if "properties" in plain:
-        plain.setdefault("additionalProperties", False)
-    return plain
-
-
-def _reachable(definitions: dict[str, Schema], start: str) -> set[str]:
-    """The definitions that `start` leads to; itself only through a circle."""
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        for name in _refs(definitions[todo.pop()]):
-            if name in definitions and name not in seen:
-                seen.add(name)
-                todo.append(name)
-    return seen
-
-
-def _refs(node: Json) -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, value in cast("dict[str, Json]", node).items():
-            if key == "$ref" and isinstance(value, str):
-                yield value.removeprefix(_REF)
-            else:
-                yield from _refs(value)
-    elif isinstance(node, list):
-        for value in cast("list[Json]", node):
-            yield from _refs(value)

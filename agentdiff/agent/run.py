@@ -1,125 +1,71 @@
 """The loop of a run: route → act → route → … → answer.
 
-One generation at a time, the calls of a turn at once. A generation that was cut never reaches the parser or the history: it
-is made once more with twice the room, then the run ends with `BudgetExceeded`. An output that is not what was asked for is
-shown its faults and repaired, then the run ends with `OutputInvalid`. Nothing ends in an empty answer, and nothing loops
-without a limit.
+One generation at a time, the calls of a turn at once. An output that is not what was asked for is
+shown its faults and repaired; then the run ends with `OutputInvalid`. An output that does not fit
+its budget ends it with `BudgetExceeded`, a model that finds no tool with `OutOfScope`. Nothing ends
+in an empty answer, and nothing loops without a limit.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Generic, NoReturn
 
 import anyio
 
 from agentdiff.agent.calls import Emit, act, answers, with_unique_ids
-from agentdiff.agent.events import (
-    CallRecord,
-    Committed,
-    Drafting,
-    RunFinished,
-    RunResult,
-    StepFinished,
-    StepRecord,
-    StepStarted,
-)
-from agentdiff.agent.limits import UsageLimits
-from agentdiff.agent.output import Output
-from agentdiff.agent.tools import AnyTool
+from agentdiff.agent.config import RunConfig
+from agentdiff.agent.events import CallRecord, RunFinished, RunResult, StepFinished, StepRecord
+from agentdiff.agent.generating import Ask, Generation, make_generation
+from agentdiff.agent.limits import Spending
+from agentdiff.agent.output import OutputT
 from agentdiff.errors import (
     BudgetExceeded,
     LimitExceeded,
     OutOfScope,
     OutputInvalid,
-    ProtocolError,
     RunError,
     TimedOut,
 )
-from agentdiff.generation import (
-    Backend,
-    Budget,
-    Commit,
-    Draft,
-    Enforcement,
-    Request,
-    Result,
-    Sampling,
-    StepKind,
-    finish,
-)
-from agentdiff.length import LengthPredictor, StepContext, cost_of, schema_bounds
-from agentdiff.messages import Json, Message, ToolCall, Usage, assistant, user
+from agentdiff.generation import Enforcement, StepKind
+from agentdiff.messages import Message, assistant, user
 from agentdiff.telemetry import invoke_agent
-
-OutputT = TypeVar("OutputT")
-
-_BYTES_PER_TOKEN = 4
-"""For the length of what was said last, which only has to be told in the same way each time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(Generic[OutputT]):
-    """What all runs of an agent share."""
-
-    agent: str
-    backend: Backend
-    tools: Mapping[str, AnyTool]
-    output: Output[OutputT]
-    limits: UsageLimits
-    predictor: LengthPredictor
-    sampling: Sampling
-    max_output_repairs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Generation:
-    """A generation that is done and not cut, before it is known what it was."""
-
-    kind: StepKind
-    budget: Budget
-    result: Result
-    usage: Usage
-    attempts: int
-    warnings: tuple[str, ...]
 
 
 async def run(
-    config: RunConfig[OutputT], *, before: Sequence[Message], prompt: str, emit: Emit
+    config: RunConfig[OutputT], prompt: str, *, before: Sequence[Message], emit: Emit
 ) -> RunResult[OutputT]:
     """Run one request to its end. Emits every event; the last is `RunFinished`.
 
     Args:
-        config: The agent's.
-        before: The conversation before the prompt, instructions included.
+        config: The agent.
         prompt: What the user asks.
+        before: The conversation before the prompt, instructions included.
         emit: Takes the events in order; the run waits for it.
 
     Raises:
-        RunError: The run ended without an output; carries the conversation, the usage and the steps so far.
+        RunError: The run ended without an output; carries the conversation, the usage and the steps
+            so far.
         BackendError: The backend failed.
         ConfigurationError: The backend cannot do what was asked for.
     """
     with invoke_agent(agent=config.agent, model=config.backend.name) as span:
         this = _Run(config, [*before, user(prompt)], emit)
         try:
-            output = await this.within_wall_time()
+            output = await this.in_time()
         except RunError as error:
-            error.messages, error.usage, error.steps = (
-                tuple(this.messages),
-                this.usage,
-                tuple(this.steps),
-            )
+            error.messages = tuple(this.messages)
+            error.usage = this.spending.usage
+            error.steps = tuple(this.steps)
             raise
         finally:
-            span.finish(this.usage, len(this.steps))
+            span.finish(this.spending.usage, len(this.steps))
         result = RunResult(
             output=output,
             messages=tuple(this.messages),
             new_messages=tuple(this.messages[len(before) :]),
-            usage=this.usage,
+            usage=this.spending.usage,
             steps=tuple(this.steps),
             model=this.steps[-1].model,
             trace_id=span.trace_id,
@@ -129,201 +75,110 @@ async def run(
 
 
 class _Run(Generic[OutputT]):
-    """One run: what was said, what was spent."""
+    """One run: what was said, done and spent."""
 
     def __init__(self, config: RunConfig[OutputT], messages: list[Message], emit: Emit) -> None:
-        self.config = config
         self.messages = messages
-        self.usage = Usage(requests=0)
         self.steps: list[StepRecord] = []
+        self.spending = Spending(config.limits)
+        self._config = config
         self._emit = emit
-        self._requests = 0
-        self._calls = 0
-        self._call_ids = {call.id for message in messages for call in message.tool_calls}
-        self._turns = _Turns()
         self._specs = tuple(tool.spec for tool in config.tools.values())
-        self._cost = cost_of(config.backend.capabilities)
-        self._deadline: float | None = None
+        self._call_ids = {call.id for message in messages for call in message.tool_calls}
 
-    async def within_wall_time(self) -> OutputT:
+    async def in_time(self) -> OutputT:
         """The loop, cancelled when the run's time is over."""
-        wall_s = self.config.limits.wall_s
+        wall_s = self._config.limits.wall_s
         if wall_s is None:
             return await self._loop()
-        self._deadline = anyio.current_time() + wall_s
-        with anyio.move_on_after(wall_s):
+        self.spending.start_clock()
+        with anyio.move_on_after(wall_s) as scope:
             try:
                 return await self._loop()
-            except TimedOut as error:
-                if anyio.current_time() < self._deadline:
+            except TimedOut as error:  # a backend that knows the deadline may notice it first
+                if anyio.current_time() < scope.deadline:
                     raise
                 raise LimitExceeded("seconds", limit=wall_s) from error
         raise LimitExceeded("seconds", limit=wall_s)
 
     async def _loop(self) -> OutputT:
-        output = self.config.output
-        repairs_left = self.config.max_output_repairs
-        kind: StepKind = "route" if self.config.tools else "answer"
-        is_final = not self.config.tools
-        """Whether the model may only write the output; a typed output is asked for once the model stops calling tools."""
+        output = self._config.output
+        repairs_left = self._config.max_output_repairs
+        # Once the model stops calling tools, a typed output is asked for with its schema.
+        must_answer = not self._config.tools
+        kind: StepKind = "answer" if must_answer else "route"
         while True:
-            generation = await self._generate(kind, is_final=is_final)
-            reply = generation.result
-            if reply.reason == "refused":
+            generation = await self._generate(kind, must_answer=must_answer)
+            if generation.was_cut:
                 await self._finish(generation)
-                self._refuse()
-            if reply.tool_calls:
+                _too_long(generation)
+            if generation.result.reason == "refused":
+                await self._finish(generation)
+                self._refused(generation)
+            if generation.result.tool_calls:
                 await self._turn(generation)
-                kind = "answer" if is_final else "route"
+                kind = "answer" if must_answer else "route"
                 continue
+            text = generation.result.text
             try:
-                value = output.parse(reply.text)
+                value = output.parse(text)
             except OutputInvalid as invalid:
                 await self._finish(generation)
-                if not is_final and output.schema is not None:
-                    kind, is_final = "answer", True
+                if not must_answer and output.schema is not None:
+                    must_answer, kind = True, "answer"
                     continue
                 if repairs_left == 0:
                     raise
                 repairs_left -= 1
-                self._show_faults(reply.text, invalid)
                 kind = "repair"
+                self._show_faults(text, invalid)
                 continue
-            self.messages.append(assistant(reply.text))
+            self.messages.append(assistant(text))
             await self._finish(generation, is_output=True)
             return value
 
-    # -- one generation -------------------------------------------------------------------------------------------
-
-    async def _generate(self, kind: StepKind, *, is_final: bool) -> _Generation:
-        """A generation that is usable; made once more with twice the room if the budget cut it."""
-        config = self.config
-        context = self._context(kind, is_final=is_final)
-        budget = config.predictor.predict(context, self._cost)
-        usage = Usage(requests=0)
-        warnings: tuple[str, ...] = ()
-        attempts = 0
-        while True:
-            self._check_before_request()
-            await self._emit(StepStarted(number=len(self.steps) + 1, kind=kind, budget=budget))
-            request = Request(
-                kind=kind,
-                messages=tuple(self.messages),
-                tools=() if is_final else self._specs,
-                schema=config.output.schema if is_final else None,
-                budget=budget,
-                sampling=config.sampling,
-                deadline_s=self._left_s(),
-            )
-            self._requests += 1
-            result = await self._stream(request)
-            self.usage += result.usage
-            usage += result.usage
-            attempts += result.stats.attempts
-            was_cut = result.reason == "length"
-            if result.usage.output_tokens is not None:
-                config.predictor.observe(
-                    context, budget, used=result.usage.output_tokens, truncated=was_cut
-                )
-            generation = _Generation(
-                kind=kind,
-                budget=budget,
-                result=result,
-                usage=usage,
-                attempts=attempts,
-                warnings=warnings + result.warnings,
-            )
-            if not was_cut or self._is_whole(result, is_final=is_final):
-                return generation
-            if warnings or config.backend.capabilities.extends:
-                await self._finish(replace(generation, result=replace(result, text="")))
-                raise BudgetExceeded(
-                    f"the {kind} step did not fit its budget: target {budget.target}, ceiling {budget.ceiling}"
-                    f" ({budget.source}), used {_or_unknown(result.usage.output_tokens)} tokens;"
-                    " ask for less in one step"
-                )
-            wider = 2 * budget.ceiling
-            warnings = (f"cut at {budget.ceiling} tokens, made again with {wider}",)
-            budget = Budget(
-                target=wider, ceiling=wider, source=f"{budget.source}, doubled after a cut"
-            )
-
-    async def _stream(self, request: Request) -> Result:
-        number = len(self.steps) + 1
-        committed: list[str] = []
-        async with self.config.backend.stream(request) as events:
-            async for event in events:
-                if isinstance(event, Draft):
-                    await self._emit(Drafting(number=number, text=event.text))
-                elif isinstance(event, Commit):
-                    committed.append(event.text)
-                    await self._emit(Committed(number=number, text=event.text))
-                else:
-                    return finish(event, "".join(committed))
-        raise ProtocolError("the stream ended without `Finish`", backend=self.config.backend.name)
-
-    def _is_whole(self, result: Result, *, is_final: bool) -> bool:
-        """Whether a reply that ended at the ceiling still says all: calls that parsed, or an output that is valid."""
-        if result.tool_calls:
-            return True
-        if not is_final or self.config.output.schema is None:
-            return False
-        try:
-            self.config.output.parse(result.text)
-        except OutputInvalid:
-            return False
-        return True
-
-    def _context(self, kind: StepKind, *, is_final: bool) -> StepContext:
-        backend = self.config.backend
-        schema = self.config.output.schema
-        shortest, longest = 0, None
-        if is_final and schema is not None:
-            bounds = schema_bounds(schema)
-            shortest, longest = bounds.min_tokens, bounds.max_tokens
-        elif not is_final:
-            shortest = min(schema_bounds(spec.parameters).min_tokens for spec in self._specs)
-        return StepContext(
-            agent=self.config.agent,
+    async def _generate(self, kind: StepKind, *, must_answer: bool) -> Generation:
+        ask = Ask(
+            number=len(self.steps) + 1,
             kind=kind,
-            model=backend.capabilities.tokenizer or backend.name,
-            schema_min=shortest,
-            schema_max=longest,
-            last_tokens=len(self.messages[-1].content.encode(errors="replace")) // _BYTES_PER_TOKEN,
+            messages=tuple(self.messages),
+            tools=() if must_answer else self._specs,
+            schema=self._config.output.schema if must_answer else None,
         )
+        return await make_generation(self._config, ask, spending=self.spending, emit=self._emit)
 
-    # -- what follows from it -------------------------------------------------------------------------------------
+    async def _turn(self, generation: Generation) -> None:
+        """Run the calls of a turn.
 
-    async def _turn(self, generation: _Generation) -> None:
-        """Run the calls of a turn; calls and results join the conversation together, so it never ends in between."""
+        Calls and results join the conversation together: it never ends between them.
+        """
         calls = with_unique_ids(generation.result.tool_calls, self._call_ids)
         try:
-            self._check_before_calls(calls)
+            self.spending.count_calls(calls)
         except LimitExceeded:
             await self._finish(generation)
             raise
-        self._calls += len(calls)
-        records = await act(calls, self.config.tools, self._emit)
+        records = await act(calls, self._config.tools, self._emit)
         told = answers(calls, records)
-        self._turns.add(calls, told)
+        self.spending.note_turn(calls, told)
         self.messages += [assistant(generation.result.text, tool_calls=calls), *told]
         await self._finish(generation, calls=records)
 
     async def _finish(
         self,
-        generation: _Generation,
+        generation: Generation,
         *,
         calls: tuple[CallRecord, ...] = (),
         is_output: bool = False,
     ) -> None:
+        """Record a step that is done."""
         result = generation.result
-        is_answer = is_output and generation.kind == "route"
         record = StepRecord(
             number=len(self.steps) + 1,
-            kind="answer" if is_answer else generation.kind,
+            kind="answer" if is_output and generation.kind == "route" else generation.kind,
             calls=calls,
             text=result.text,
-            budget=result.budget or generation.budget,
+            budget=generation.budget,
             usage=generation.usage,
             stats=replace(result.stats, attempts=generation.attempts),
             enforcement=self._enforcement(generation) if is_output else result.enforcement,
@@ -333,80 +188,33 @@ class _Run(Generic[OutputT]):
         self.steps.append(record)
         await self._emit(StepFinished(record=record))
 
-    def _enforcement(self, generation: _Generation) -> Enforcement:
-        """What held for the output: at least our own validation."""
+    def _enforcement(self, generation: Generation) -> Enforcement:
+        """What held for the output: our own validation at least."""
         claimed = generation.result.enforcement
-        if self.config.output.schema is None or claimed != "none":
+        if self._config.output.schema is None or claimed != "none":
             return claimed
         return "repaired" if generation.kind == "repair" else "validated"
 
     def _show_faults(self, text: str, invalid: OutputInvalid) -> None:
         if text.strip():
             self.messages.append(assistant(text))
-        wanted = "text" if self.config.output.schema is None else "JSON only"
-        self.messages.append(user(f"{invalid}. Reply again, with {wanted}."))
+        how = "" if self._config.output.schema is None else " with JSON only"
+        self.messages.append(user(f"{invalid}. Reply again{how}."))
 
-    def _refuse(self) -> NoReturn:
-        model = self.steps[-1].model or self.config.backend.name
-        what = "found no tool for this request" if self.config.tools else "declined this request"
+    def _refused(self, generation: Generation) -> NoReturn:
+        model = generation.result.model or self._config.backend.name
+        what = "found no tool for" if self._config.tools else "declined"
         raise OutOfScope(
-            f"the model {model} {what}: a larger diffusion model (`--backend local:…`) or an API backend"
-            " (`--backend mercury:…` or `openai:…`) may answer it"
+            f"{model}: the model {what} this request: a larger diffusion model"
+            " (`--backend local:…`) or an API backend (`--backend mercury:…` or `openai:…`)"
+            " may answer it"
         )
 
-    # -- limits ---------------------------------------------------------------------------------------------------
 
-    def _left_s(self) -> float | None:
-        if self._deadline is None:
-            return None
-        return max(self._deadline - anyio.current_time(), 0.001)
-
-    def _check_before_request(self) -> None:
-        limits = self.config.limits
-        written = self.usage.output_tokens or 0
-        if limits.requests is not None and self._requests >= limits.requests:
-            raise LimitExceeded("requests", limit=limits.requests)
-        if limits.output_tokens is not None and written >= limits.output_tokens:
-            raise LimitExceeded("output tokens", limit=limits.output_tokens)
-
-    def _check_before_calls(self, calls: Sequence[ToolCall]) -> None:
-        limits = self.config.limits
-        if limits.tool_calls is not None and self._calls + len(calls) > limits.tool_calls:
-            raise LimitExceeded("tool calls", limit=limits.tool_calls)
-        if (
-            limits.identical_turns is not None
-            and self._turns.repeats(calls) >= limits.identical_turns
-        ):
-            names = ", ".join(f"`{call.name}`" for call in calls)
-            raise LimitExceeded(
-                f"identical turns (repeated calls of {names} with the same results)",
-                limit=limits.identical_turns,
-            )
-
-
-class _Turns:
-    """Recognises turns without progress: the same calls, with the same arguments and the same results, in a row."""
-
-    def __init__(self) -> None:
-        self._calls = ""
-        self._told: list[str] = []
-        self._in_a_row = 0
-
-    def add(self, calls: Sequence[ToolCall], told: Sequence[Message]) -> None:
-        written, texts = _written(calls), [message.content for message in told]
-        is_same = written == self._calls and texts == self._told
-        self._in_a_row = self._in_a_row + 1 if is_same else 1
-        self._calls, self._told = written, texts
-
-    def repeats(self, calls: Sequence[ToolCall]) -> int:
-        """How many turns in a row were these calls with one and the same outcome."""
-        return self._in_a_row if _written(calls) == self._calls else 0
-
-
-def _written(calls: Sequence[ToolCall]) -> str:
-    pairs: Json = [[call.name, dict(call.arguments)] for call in calls]
-    return json.dumps(pairs, sort_keys=True, default=str)
-
-
-def _or_unknown(count: int | None) -> str:
-    return "an unknown number of" if count is None else str(count)
+def _too_long(generation: Generation) -> NoReturn:
+    budget, used = generation.budget, generation.result.usage.output_tokens
+    raise BudgetExceeded(
+        f"the {generation.kind} step did not fit its budget (target {budget.target}, ceiling"
+        f" {budget.ceiling}, from {budget.source}; used {'unknown' if used is None else used}):"
+        " ask for less in one step, or give the predictor a higher `ceiling`"
+    )

@@ -7,12 +7,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import anyio
 import anyio.to_thread
 
-from agentdiff.agent.parameters import Parameters, Schema, describe, read_parameters
+from agentdiff.agent.parameters import Parameters, describe, read_parameters
+from agentdiff.agent.schemas import Schema
 from agentdiff.errors import ConfigurationError, ToolFailed
 from agentdiff.messages import Json, ToolSpec
 
@@ -24,7 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[P, R]):
-    """A function as a tool. Calling it calls the function, as before; `call` is the way of a model's arguments."""
+    """A function as a tool.
+
+    Calling it calls the function, as before; `call` is the way of a model's arguments.
+    """
 
     function: Callable[P, R]
     name: str
@@ -59,8 +63,8 @@ class Tool(Generic[P, R]):
     async def call(self, arguments: Mapping[str, Json]) -> Any:
         """Validate a model's arguments and run the function; a sync function runs in a thread.
 
-        A thread cannot be stopped. A cancelled call of a sync function waits for its end, so that nothing goes on
-        unseen; with `timeout_s` it is left to itself instead.
+        A thread cannot be stopped. A cancelled call of a sync function waits for its end, so that
+        nothing goes on unseen; with `timeout_s` it is left to itself instead.
 
         Raises:
             InvalidArguments: The arguments do not satisfy the schema; the function was not called.
@@ -109,8 +113,9 @@ def tool(
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async.
 
-    Its type hints and defaults become the JSON Schema of the arguments, the first paragraph of its docstring the
-    description, the `Args:` section (Google style) the descriptions of the parameters.
+    Its type hints and defaults become the JSON Schema of the arguments, the first paragraph of its
+    docstring the description, the `Args:` section (Google style) the descriptions of the
+    parameters.
 
     Args:
         function: The function; each parameter has a type hint.
@@ -118,7 +123,8 @@ def tool(
         description: What the tool does, if not what the docstring says.
         timeout_s: Seconds for one call.
         sequential: Run it alone when a model asks for several calls at once.
-        grounded: Free string arguments must be spans of the conversation (where the backend enforces in the block).
+        grounded: Free string arguments must be spans of the conversation (where the backend
+            enforces in the block).
 
     Raises:
         ConfigurationError: The function cannot be a tool; says which parameter and why.
@@ -128,7 +134,8 @@ def tool(
         named = name or getattr(function, "__name__", type(function).__name__)
         if not _NAME.fullmatch(named):
             raise ConfigurationError(
-                f"a tool's name is 1 to 64 letters, digits, `_` or `-`, got {named!r}; give one: `@tool(name=...)`"
+                f"a tool's name is 1 to 64 letters, digits, `_` or `-`, got {named!r};"
+                " give one: `@tool(name=...)`"
             )
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigurationError(
@@ -156,7 +163,7 @@ def as_tool(value: object) -> AnyTool:
         ConfigurationError: It is neither, or the function cannot be a tool.
     """
     if isinstance(value, Tool):
-        return value
+        return cast("AnyTool", value)
     if callable(value):
         return tool(value)
     raise ConfigurationError(f"a tool is a `Tool` or a function, got {value!r}")
@@ -179,5 +186,5 @@ def by_name(tools: list[AnyTool]) -> dict[str, AnyTool]:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)
+        type(function).__call__
     )

@@ -298,7 +298,9 @@ class LocalBackend:
             )
 
     def _warnings(self, request: Request) -> tuple[str, ...]:
-        if not self._format.reads_instructions and any(m.role == "system" for m in request.messages):
+        if not self._format.reads_instructions and any(
+            m.role == "system" for m in request.messages
+        ):
             return (f"{self._name} does not read instructions; they were left out of its prompt",)
         return ()
 
@@ -344,9 +346,7 @@ class _Text:
 
     def draft(self, tokens: tuple[int | None, ...]) -> str:
         """How the rest of the block looks now."""
-        parts = [
-            MASKED.encode() if t is None else self.vocabulary.tokens[t] or b"" for t in tokens
-        ]
+        parts = [MASKED.encode() if t is None else self.vocabulary.tokens[t] or b"" for t in tokens]
         return b"".join(parts).decode("utf-8", "replace")
 
 

@@ -26,7 +26,7 @@ class EngineProfile:
     temperature_range: tuple[float, float] | None = None
     """Temperatures the engine really uses; others are moved to the nearer end, with a warning."""
     efforts: Mapping[Effort, str] = field(default_factory=dict[Effort, str])
-    """`reasoning_effort` for each of our efforts; one that is absent leaves the engine's default."""
+    """Our efforts → `reasoning_effort`; one that is absent leaves the engine's default."""
     reasoning_room: Mapping[Effort, int] = field(default_factory=dict[Effort, int])
     """Tokens added to the cap where hidden reasoning counts as output; room, not expected use."""
     stream_usage: bool = True

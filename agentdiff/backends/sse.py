@@ -1,6 +1,7 @@
 """Server-sent events: bytes in, the `data` of each event out.
 
-Knows nothing of JSON, of HTTP, or of what the data mean. Comments, `event`, `id` and `retry` are passed over.
+Knows nothing of JSON, of HTTP, or of what the data mean. Comments, `event`, `id` and `retry` are
+passed over.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import NoReturn
+from typing import NoReturn, cast
 
+import jsonschema.exceptions
 from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema import SchemaError as InvalidSchema
-from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -29,7 +29,10 @@ def parse_json(text: str) -> Json:
     Raises:
         ValueError: It is not JSON; `NaN` and `Infinity` are not.
     """
-    return json.loads(text, parse_constant=_not_json)
+    try:
+        return json.loads(text, parse_constant=_not_json)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def validator(schema: Mapping[str, Json]) -> Validator:
@@ -40,7 +43,7 @@ def validator(schema: Mapping[str, Json]) -> Validator:
     """
     kind = validators.validator_for(schema, default=Draft202012Validator)
     try:
-        kind.check_schema(schema)
+        kind.check_schema(dict(schema))
     except InvalidSchema as error:
         path = "".join(f"/{part}" for part in error.absolute_path)
         raise SchemaError(f"not a JSON Schema: {_shown(error)}", path=path) from None
@@ -59,7 +62,9 @@ def check_output(text: str, schema: Validator, *, backend: str) -> None:
     except ValueError as error:
         raise OutputInvalid(f"{backend}: the output is not JSON ({_where(error)})") from None
     try:
-        worst = best_match(schema.iter_errors(value))
+        worst = cast(
+            "ValidationError | None", jsonschema.exceptions.best_match(schema.iter_errors(value))
+        )
     except Unresolvable as error:
         raise SchemaError(f"`$ref` {error.ref!r} leads nowhere", keyword="$ref") from None
     if worst is not None:

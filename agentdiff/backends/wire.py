@@ -1,7 +1,7 @@
 """OpenAI's chat completions as JSON: a `Request` becomes a body, chunks become a reply.
 
-Pure functions and one fold; knows no HTTP. A body holds only what the caller set. A reply is read with tolerance: nearly
-every field may be missing or null, and a whole completion is read as one chunk.
+Pure functions and one fold; knows no HTTP. A body holds only what the caller set. A reply is read
+with tolerance: nearly every field may be missing or null, and a whole completion is one chunk.
 """
 
 from __future__ import annotations
@@ -23,9 +23,22 @@ _STOPPED = {"stop", "eos", "end_turn", "stop_sequence", "tool_calls", "function_
 _CUT = {"length", "max_tokens", "model_context_window_exceeded"}
 _FILTERED = {"content_filter", "sensitive"}
 _FAILED = {"error", "abort", "network_error", "insufficient_system_resource"}
+_STRICT_KEYWORDS = frozenset(
+    {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format"}
+    | {
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "items",
+        "maxItems",
+        "maximum",
+        "minItems",
+        "minimum",
+    }
+    | {"multipleOf", "pattern", "properties", "required", "title", "type"}
+)
 
 
-# --- A request becomes a body ------------------------------------------------------------------------------------
+# --- A request becomes a body ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +87,13 @@ def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool)
     return Asked(body=body, cap=cap, warnings=tuple(warnings))
 
 
+def prompt_texts(request: Request) -> Iterator[str]:
+    """Every text of the conversation, as it is sent."""
+    for message in request.messages:
+        yield message.content
+        yield from (json.dumps(dict(call.arguments)) for call in message.tool_calls)
+
+
 def _message(message: Message) -> dict[str, Json]:
     # Content is always a string: several engines reject null beside tool calls.
     said: dict[str, Json] = {"role": message.role, "content": message.content}
@@ -108,20 +128,24 @@ def _response_format(schema: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _is_strict(schema: Json) -> bool:
-    """Whether every object is closed and needs all its properties, as `strict` demands."""
+    """Whether `strict` takes the schema: known keywords, every object closed, nothing optional."""
     if isinstance(schema, list):
-        return all(_is_strict(part) for part in cast("list[Json]", schema))
+        return all(map(_is_strict, cast("list[Json]", schema)))
     if not isinstance(schema, Mapping):
         return True
     node = _object(cast("Json", schema))
     properties = _object(node.get("properties"))
-    if node.get("type") == "object" and (
-        node.get("additionalProperties") is not False
-        or set(_array(node.get("required"))) != set(properties)
+    if not node.keys() <= _STRICT_KEYWORDS or (
+        (node.get("type") == "object" or properties)
+        and (
+            node.get("additionalProperties") is not False
+            or set(_array(node.get("required"))) != set(properties)
+        )
     ):
         return False
-    inner = (value for key, value in node.items() if key not in ("properties", "enum", "const"))
-    return all(map(_is_strict, inner)) and all(map(_is_strict, properties.values()))
+    definitions = _object(node.get("$defs"))
+    inner = (node.get("items"), node.get("anyOf"), *properties.values(), *definitions.values())
+    return all(map(_is_strict, inner))
 
 
 def _sampling(request: Request, profile: EngineProfile, warnings: list[str]) -> dict[str, Json]:
@@ -143,13 +167,14 @@ def _sampling(request: Request, profile: EngineProfile, warnings: list[str]) -> 
             if not low <= value <= high:
                 asked, value = value, min(max(value, low), high)
                 warnings.append(
-                    f"`temperature` was {asked:g}, sent as {value:g}: {profile.name} takes {low:g} to {high:g}"
+                    f"`temperature` was {asked:g}, sent as {value:g}: "
+                    f"{profile.name} takes {low:g} to {high:g}"
                 )
         sent[name] = value
     return sent
 
 
-# --- Chunks become a reply ----------------------------------------------------------------------------------------
+# --- Chunks become a reply ---
 
 
 @dataclass(slots=True)
@@ -167,6 +192,8 @@ class Reply:
     model: str = ""
     finish_reason: str | None = None
     """As the server said it."""
+    has_choice: bool = False
+    """Whether any chunk held a choice."""
     usage: Usage = field(default_factory=Usage)
     warnings: list[str] = field(default_factory=list[str])
     _calls: list[_PartialCall] = field(default_factory=list[_PartialCall])
@@ -190,6 +217,7 @@ class Reply:
         for choice in map(_object, cast("list[Json]", choices)):
             if choice.get("index") not in (None, 0):
                 continue
+            self.has_choice = True
             self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
             said = _object(choice.get("delta")) or _object(choice.get("message"))
             texts.append(_content(said.get("content")) or _string(said.get("refusal")))
@@ -200,8 +228,9 @@ class Reply:
     def _add_fragment(self, fragment: Mapping[str, Json]) -> None:
         """Append to the call that the fragment belongs to, or begin a new one.
 
-        Engines disagree on `index` and `id`: either may be missing, repeated or fresh in every fragment. The index
-        counts first; the same index with another id begins a call only where a name comes with it.
+        Engines disagree on `index` and `id`: either may be missing, repeated or fresh in every
+        fragment. The index counts first; the same index with another id begins a call only where a
+        name comes with it.
         """
         function = _object(fragment.get("function"))
         name, call_id = _string(function.get("name")), _string(fragment.get("id"))

@@ -1,7 +1,8 @@
-"""What may be written: JSON Schema → byte automaton → token automaton → what may stand at each masked position.
+"""What may be written: from a JSON Schema to what may stand at each masked position.
 
-`compile_schema` makes a `Grammar` for a `Vocabulary`; `Grammar.start(budget)` makes a `Matcher`; at each denoising step
-`Matcher.propose` turns the model's log-probabilities into a complete valid fill of the block, with a confidence per position.
+`compile_schema` makes a `Grammar` for a `Vocabulary`; `Grammar.start(budget)` makes a `Matcher`; at
+each denoising step `Matcher.propose` turns the model's log-probabilities into a complete valid fill
+of the block, with a confidence per position.
 
 Knows bytes and token ids; no model, no tokenizer class, no torch.
 """

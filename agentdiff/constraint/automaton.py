@@ -1,11 +1,12 @@
 """A byte automaton with calls, determinised as far as somebody looks.
 
-Nodes are what the schema compiler builds, from right to left: a node is made after what follows it, so it knows
-at birth how many bytes lie between it and the end of its frame (`near`). Nodes of counted or endless things are
-filled on demand. A rule is a piece that is called and returns: that is how recursion stays finite.
+Nodes are what the schema compiler builds, from right to left: a node is made after what follows it,
+so it knows at birth how many bytes lie between it and the end of its frame (`near`). Nodes of
+counted or endless things are filled on demand. A rule is a piece that is called and returns: that
+is how recursion stays finite.
 
-A state is the set of (node, stack) pairs that a prefix of bytes can have reached. Stacks are hash-consed. States
-and their rows of next states are made when first asked for, never all at once.
+A state is the set of (node, stack) pairs that a prefix of bytes can have reached. Stacks are
+hash-consed. States and their rows of next states are made when first asked for, never all at once.
 
 Knows bytes; no JSON, no tokens.
 """
@@ -13,6 +14,8 @@ Knows bytes; no JSON, no tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +33,14 @@ NARROW = 24
 class Node:
     """A place in the automaton. Treat as frozen once `fill` has run."""
 
-    __slots__ = ("arcs", "best", "body", "calls", "fill", "near", "price", "skips")
+    __slots__ = ("arcs", "best", "calls", "fill", "near", "place", "price", "skips")
 
     def __init__(
-        self, near: int, fill: Callable[[Node], None] | None = None, body: object | None = None
+        self, near: int, fill: Callable[[Node], None] | None = None, place: Place | None = None
     ) -> None:
         self.near = min(near, INFINITE)
-        """An upper bound on the bytes to the frame's end that the best way out really has; INFINITE if none."""
+        """An upper bound on the bytes to the frame's end that the best way out really has; INFINITE
+        if none."""
         self.arcs: list[tuple[int, int, Node]] = []
         """(lowest byte, highest byte, next)."""
         self.skips: list[Node] = []
@@ -45,8 +49,8 @@ class Node:
         """(rule, node to return to)."""
         self.fill = fill
         """Writes the node's edges when they are first needed; None when they are there."""
-        self.body = body
-        """What a counted place belongs to, for those who know a short cut over it."""
+        self.place = place
+        """Where the node stands in something repeated, for those who know a short cut there."""
         self.best: Step | None = None
         self.price = -1
         """Tokens to the frame's end; -1 until `closing` has computed it."""
@@ -67,6 +71,14 @@ class Node:
 
 Step = tuple[int, "Node", "Rule | None"]
 """One step on the shortest way out: (byte or -1, next node, the rule called or None)."""
+
+
+class Place(Protocol):
+    """A node's place in something repeated."""
+
+    def way_out(self) -> Step:
+        """The first step of the shortest way to the end of the frame, without filling the node."""
+        ...
 
 
 class Rule:
@@ -120,14 +132,17 @@ def call(rule: Rule, after: Node) -> Node:
 
 
 def way_out(node: Node) -> Step:
-    """Return the first step of the shortest way from a live node, other than END, to the end of its frame."""
-    if node.best is None:
+    """Return the first step of the shortest way out of a live node other than END."""
+    if node.best is None and node.place is not None:
+        node.best = node.place.way_out()
+    elif node.best is None:
         node.ready()
         steps: list[tuple[int, Step]] = [(n.near, (-1, n, None)) for n in node.skips]
         steps += [(n.near + 1, (_typical(low, high), n, None)) for low, high, n in node.arcs]
         steps += [(rule.near + n.near, (-1, n, rule)) for rule, n in node.calls]
         distance, node.best = min(steps, key=lambda step: step[0])
         assert distance <= node.near, "a node promised a shorter way out than it has"
+    assert node.best is not None
     return node.best
 
 
@@ -195,7 +210,7 @@ class Automaton:
             cuts.update(single, (byte + 1 for byte in single))
             bounds = sorted(cuts)
             found: list[tuple[int, int]] = []
-            for first, stop in zip(bounds, bounds[1:], strict=False):
+            for first, stop in pairwise(bounds):
                 items = [item for low, high, item in ranges if low <= first and stop - 1 <= high]
                 items += single.get(first, ())
                 if items:
@@ -260,7 +275,7 @@ class Automaton:
         self._expanded.append(False)
 
     def _close(self, raw: list[Item]) -> list[Item]:
-        """Everything reachable without a byte; only places with arcs, and the end of the text, are kept."""
+        """Everything reachable without a byte: places with arcs, and the end of the text."""
         if len(raw) == 1:  # most states: one place, plain arcs
             node = raw[0][0].ready()
             if node.arcs and not node.skips and not node.calls:
@@ -281,7 +296,8 @@ class Automaton:
                     kept.append((node, stack))
                 following = [(after, stack) for after in node.skips]
                 for rule, after in node.calls:
-                    # A call in tail position keeps the stack: this is also what ends left recursion.
+                    # A call in tail position keeps the stack: this is also what ends left
+                    # recursion.
                     inner = stack if after is END else self._push(after, stack)
                     following.append((rule.start, inner))
             for item in following:

@@ -1,8 +1,9 @@
 """What it costs to close: tokens from a node to the end of its frame.
 
-Every node knows its shortest way out in bytes. Along that way the tokens are counted that spell it, where a token
-may not reach over a call or a frame's end. The law that the promise of closing in time rests on follows: a
-node of finite cost c > 0 has a token along its way out that leads to a node of cost at most c - 1.
+Every node knows its shortest way out in bytes. Along that way the tokens are counted that spell it,
+where a token may not reach over a call or a frame's end. The law that the promise of closing in
+time rests on follows: a node of finite cost c > 0 has a token along its way out that leads to a
+node of cost at most c - 1.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from agentdiff.constraint.vocabulary import Vocabulary
 
 
 class Closing:
-    """Prices nodes in tokens of one vocabulary; each price is computed once and kept on the node."""
+    """Prices nodes in tokens of one vocabulary; each price is kept on its node."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
 
     def price(self, node: Node) -> int:
-        """Return the tokens from `node` to the end of its frame, or INFINITE when they cannot be spelled."""
+        """Return the tokens from a node to its frame's end; INFINITE if they cannot be spelled."""
         if node is END:
             return 0
         if node.price < 0:

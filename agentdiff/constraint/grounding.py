@@ -1,8 +1,9 @@
 """Strings that must be spans of given texts.
 
-A span begins and ends at a word boundary, neither begins nor ends with white space, and holds no control character.
-Its automaton has one node per position in a text, made when a prefix first reaches it: the determinised state is the
-set of positions where a prefix occurs, so long texts cost only what is looked at.
+A span begins and ends at a word boundary, neither begins nor ends with white space, and holds no
+control character. Its automaton has one node per position in a text, made when a prefix first
+reaches it: the determinised state is the set of positions where a prefix occurs, so long texts cost
+only what is looked at.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ ANY_SEGMENT = "*"
 
 @dataclass(frozen=True)
 class Grounding:
-    """Which texts bind a string here, and which further down; narrows as the compiler goes down the instance."""
+    """Which texts bind a string at a place in the instance, and which further down."""
 
     rules: tuple[tuple[tuple[str, ...], int], ...] = ()
     """(what is left of the pointer, which texts)."""
 
     def below(self, segment: str | None) -> Grounding:
-        """Return what holds one level down: under a key or index, or under None for one that is not known."""
+        """Return what holds under a key or index; under None for one that is not known."""
         if not self.rules:
             return self
         return Grounding(
@@ -56,7 +57,8 @@ class Sources:
         """Parse the pointers.
 
         Raises:
-            ConfigurationError: A pointer does not begin with a slash, or the texts are one bare string.
+            ConfigurationError: A pointer does not begin with a slash, or the texts are one bare
+                string.
         """
         rules: list[tuple[tuple[str, ...], int]] = []
         self._texts: list[tuple[str, ...]] = []
@@ -66,14 +68,18 @@ class Sources:
             if pointer and not pointer.startswith("/"):
                 raise ConfigurationError(f"a `grounding` pointer begins with `/`, got {pointer!r}")
             if isinstance(texts, str):
-                raise ConfigurationError(f"`grounding` of {pointer!r} must be a list of texts, got a string")
-            segments = tuple(s.replace("~1", "/").replace("~0", "~") for s in pointer.split("/")[1:])
+                raise ConfigurationError(
+                    f"`grounding` of {pointer!r} must be a list of texts, got a string"
+                )
+            segments = tuple(
+                s.replace("~1", "/").replace("~0", "~") for s in pointer.split("/")[1:]
+            )
             rules.append((segments, len(self._texts)))
             self._texts.append(tuple(texts))
         self.root = Grounding(tuple(rules))
 
     def span(self, sources: tuple[int, ...], lowest: int, highest: int | None, after: Node) -> Node:
-        """Return a node that takes a span of those texts as a JSON string; NOWHERE when there is none."""
+        """Return a node that takes a span as a JSON string; NOWHERE when there is none."""
         if after.is_dead:
             return NOWHERE
         texts = self._indexed.get(sources)
@@ -162,7 +168,8 @@ class _Spans:
         return self._texts[k].bytes_to_end(position, fewest, most)
 
     def _node(self, k: int, position: int, count: int) -> Node:
-        # The count matters only for bounds: below `lowest` for every span, beyond it only with a `highest`.
+        # The count matters only for bounds: below `lowest` for every span, beyond it only with a
+        # `highest`.
         if self._highest is None:
             count = min(count, self._lowest)
         key = (k, position, count)
@@ -195,6 +202,11 @@ class _Spans:
 
 def _spell(character: str) -> bytes:
     """How a character stands in a JSON string, or nothing when no span may hold it."""
-    if category(character) in {"Cc", "Cs", "Zl", "Zp"}:  # controls, surrogates, line and paragraph breaks
+    if category(character) in {
+        "Cc",
+        "Cs",
+        "Zl",
+        "Zp",
+    }:  # controls, surrogates, line and paragraph breaks
         return b""
     return json.dumps(character, ensure_ascii=False)[1:-1].encode()

@@ -1,7 +1,7 @@
 """Ready-made JSON values: how they are spelled, and whether a schema holds for them.
 
-`enum` and `const` list values; those that their own sibling keywords rule out must go. This is a small validator
-for exactly the keywords that the compiler knows.
+`enum` and `const` list values; those that their own sibling keywords rule out must go. This is a
+small validator for exactly the keywords that the compiler knows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from agentdiff.errors import SchemaError
 
@@ -39,10 +39,12 @@ def equal(a: Json, b: Json) -> bool:
     if isinstance(a, int | float) and isinstance(b, int | float):
         return a == b
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(equal, a, b))
+        one, other = cast("list[Json]", a), cast("list[Json]", b)
+        return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    return type(a) is type(b) and a == b
+        left, right = cast("dict[str, Json]", a), cast("dict[str, Json]", b)
+        return left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
+    return bool(a == b)
 
 
 def is_number(value: Json) -> bool:
@@ -53,7 +55,9 @@ def is_number(value: Json) -> bool:
 _TYPE_TESTS: dict[str, Callable[[Json], bool]] = {
     "null": lambda v: v is None,
     "boolean": lambda v: isinstance(v, bool),
-    "integer": lambda v: is_number(v) and (isinstance(v, int) or (math.isfinite(v) and v == int(v))),
+    "integer": lambda v: (
+        is_number(v) and (isinstance(v, int) or (math.isfinite(v) and v == int(v)))
+    ),
     "number": is_number,
     "string": lambda v: isinstance(v, str),
     "array": lambda v: isinstance(v, list),
@@ -63,11 +67,11 @@ TYPES = tuple(_TYPE_TESTS)
 
 
 def conforms(value: Json, schema: Json, resolve: Callable[[str], Json]) -> bool:
-    """Whether a value satisfies a schema; keywords that the compiler does not know are not looked at.
+    """Whether a value satisfies a schema, whose keywords have been checked.
 
     Args:
         value: A JSON value.
-        schema: A schema whose keywords have been checked.
+        schema: A schema with known keywords only; others are not looked at.
         resolve: Local `$ref` → schema.
     """
     if isinstance(schema, bool):
@@ -88,15 +92,18 @@ def conforms(value: Json, schema: Json, resolve: Callable[[str], Json]) -> bool:
     if is_number(value):
         return _in_bounds(value, schema)
     if isinstance(value, list):
-        return _list_conforms(value, schema, resolve)
+        return _list_conforms(cast("list[Json]", value), schema, resolve)
     if isinstance(value, dict):
-        return _object_conforms(value, schema, resolve)
+        return _object_conforms(cast("dict[str, Json]", value), schema, resolve)
     return True
 
 
 def _in_bounds(value: float, schema: dict[str, Json]) -> bool:
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-    above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
+    above, below = (
+        schema.get("exclusiveMinimum", -math.inf),
+        schema.get("exclusiveMaximum", math.inf),
+    )
     if above is True or above is False:  # draft 4: the bound itself becomes open
         above = low if above else -math.inf
     if below is True or below is False:
@@ -104,7 +111,9 @@ def _in_bounds(value: float, schema: dict[str, Json]) -> bool:
     return low <= value <= high and above < value < below
 
 
-def _list_conforms(value: list[Json], schema: dict[str, Json], resolve: Callable[[str], Json]) -> bool:
+def _list_conforms(
+    value: list[Json], schema: dict[str, Json], resolve: Callable[[str], Json]
+) -> bool:
     first = schema.get("prefixItems", [])
     rest = schema.get("items", True)
     return schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", math.inf) and all(

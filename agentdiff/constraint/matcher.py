@@ -1,8 +1,9 @@
 """Grammars and matchers: what the engine asks.
 
-A `Grammar` is a compiled schema for one vocabulary: shared, cached, growing. A `Matcher` is one text on its way: the state
-before the active block, the budget left, and the witness: the last complete valid fill of the block. Commit any subset of
-the witness and hand it back as pins: the next `propose` succeeds, whatever the model says by then.
+A `Grammar` is a compiled schema for one vocabulary: shared, cached, growing. A `Matcher` is one
+text on its way: the state before the active block, the budget left, and the witness: the last
+complete valid fill of the block. Commit any subset of the witness and hand it back as pins: the
+next `propose` succeeds, whatever the model says by then.
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ def compile_schema(
     open_objects: bool = False,
     grounding: Mapping[str, Sequence[str]] | None = None,
 ) -> Grammar:
-    """Compile a JSON Schema for a vocabulary; automaton and token edges are built as they are needed.
+    """Compile a JSON Schema for a vocabulary.
+
+    Cheap: automaton and token edges are built as they are needed.
 
     Args:
         schema: A JSON Schema, as parsed JSON.
         vocabulary: The model's vocabulary.
-        style: `"spaced"` writes `, ` and `: ` between things, `"compact"` writes `,` and `:`; nothing else is taken.
-        open_objects: Whether an object with `properties` but without `additionalProperties` may have other keys.
-        grounding: JSON pointer into the *instance* (`*` for any key or index) → texts. A plain string there (no `enum`,
-            no `const`) must be a span of one of the texts that begins and ends at a word boundary.
+        style: `"spaced"` writes `, ` and `: ` between things, `"compact"` writes `,` and `:`;
+            nothing else is taken.
+        open_objects: Whether an object with `properties` but without `additionalProperties` may
+            have other keys.
+        grounding: JSON pointer into the *instance* (`*` for any key or index) → texts. A plain
+            string there (no `enum`, no `const`) must be a span of one of the texts that begins and
+            ends at a word boundary.
 
     Raises:
-        SchemaError: Something in the schema cannot be enforced, or nothing satisfies it; names keyword and path.
+        SchemaError: Something in the schema cannot be enforced, or nothing satisfies it; names
+            keyword and path.
         ConfigurationError: A grounding pointer is malformed.
     """
     start = compile_to_nodes(schema, style=style, open_objects=open_objects, grounding=grounding)
@@ -61,11 +68,13 @@ class Grammar:
         self._tokens = TokenAutomaton(start, vocabulary)
         self._layers = Layers(self._tokens)
         if self.min_tokens >= INFINITE:
-            raise SchemaError("the vocabulary has no tokens to spell any text that satisfies the schema")
+            raise SchemaError(
+                "the vocabulary has no tokens to spell any text that satisfies the schema"
+            )
 
     @property
     def min_tokens(self) -> int:
-        """Tokens that surely hold a whole text, EOS not counted: the smallest budget that `start` takes.
+        """The smallest budget that `start` takes: tokens that surely hold a text, EOS not counted.
 
         The text that is shortest in bytes, in as few tokens as spell it.
         """
@@ -91,15 +100,16 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What may stand in the block: one complete valid fill, and how sure each token is. L positions."""
+    """A complete valid fill of the block, and how sure each token is. L positions."""
 
     tokens: NDArray[np.int64]
     """[L] the witness; EOS after the end of the text."""
     confidence: NDArray[np.float64]
-    """[L] probability of each token under the model's distribution given that the text is valid, closes within the
-    budget and keeps the pins. 1 at pins. EOS ids count as one symbol."""
+    """[L] probability of each token under the model's distribution given that the text is valid,
+    closes within the budget and keeps the pins. 1 at pins. EOS ids count as one symbol."""
     forced: NDArray[np.bool_]
-    """[L] whether grammar and pins allow only this token; true at pins. May miss some far from the block's start."""
+    """[L] whether grammar and pins allow only this token; true at pins. May miss some far from the
+    block's start."""
 
 
 class Matcher:
@@ -153,10 +163,13 @@ class Matcher:
         Keeps the state before the block; remembers the fill as the new witness.
 
         Args:
-            log_probs: [L, V] log-probabilities of the model, normalised per row. -inf is taken as very unlikely.
-            pinned: Position → token that stands there. Always feasible if a subset of the last proposal's tokens.
-            temperature: 0 for the likeliest fill; else the fill is a joint sample of the valid ones under
-                log_probs / temperature. The confidence is always that of `log_probs` themselves.
+            log_probs: [L, V] log-probabilities of the model, normalised per row. -inf is taken as
+                very unlikely.
+            pinned: Position → token that stands there. Always feasible if a subset of the last
+                proposal's tokens.
+            temperature: 0 for the likeliest fill; else the fill is a joint sample of the valid ones
+                under log_probs / temperature. The confidence is always that of `log_probs`
+                themselves.
             rng: Where randomness comes from; required for a temperature above 0.
 
         Raises:
@@ -179,7 +192,9 @@ class Matcher:
                 rng=rng if temperature > 0 else None,
             )
         except Infeasible as error:
-            positions = sorted(i for i in pinned if error.position is None or i <= error.position + head)
+            positions = sorted(
+                i for i in pinned if error.position is None or i <= error.position + head
+            )
             raise ValueError(f"no valid fill keeps the pins at positions {positions}") from None
         self._path = path + fill.path
         pins = np.array([pinned[i] for i in range(head)], np.int64)
@@ -193,22 +208,24 @@ class Matcher:
         """Write tokens for good; EOS may follow once the text is complete.
 
         Raises:
-            ValueError: The grammar forbids a token, or what they begin cannot close within the budget; nothing changes.
+            ValueError: The grammar forbids a token, or what they begin cannot close within the
+                budget; nothing changes.
         """
         state, budget = self._state, self._budget
         for i, token in enumerate(tokens):
             state, before = self._tokens.step(state, int(token)), state
             if state == DEAD:
-                raise ValueError(f"the grammar forbids token {int(token)} at position {i}, in state {before}")
+                raise ValueError(
+                    f"the grammar forbids token {int(token)} at position {i}, in state {before}"
+                )
             budget -= state != DONE
         if state != DONE and self._tokens.cost(state) > budget:
-            raise ValueError(
-                f"{self._tokens.cost(state)} tokens are needed to close and {budget} are left after these"
-            )
+            needed = self._tokens.cost(state)
+            raise ValueError(f"{needed} tokens are needed to close, {budget} are left after these")
         self._state, self._budget, self._path = state, budget, []
 
     def forced_prefix(self, limit: int) -> list[int]:
-        """Return up to `limit` tokens that are the only ones possible from here on, one after another; no EOS."""
+        """Return up to `limit` tokens, each of them the only one possible; no EOS."""
         prefix: list[int] = []
         ahead = self.copy()
         while len(prefix) < limit:
@@ -216,7 +233,7 @@ class Matcher:
             ways = [k for k, t in enumerate(targets.tolist()) if ahead._can_afford(t)]
             if len(ways) != 1 or targets[ways[0]] == DONE:
                 break
-            ids = self._tokens.sets[sets[ways[0]]]
+            ids = self._tokens.sets[int(sets[ways[0]])]
             if len(ids) != 1:
                 break
             prefix.append(int(ids[0]))
@@ -237,32 +254,41 @@ class Matcher:
         temperature: float,
         rng: np.random.Generator | None,
     ) -> int:
-        """Return L of well-formed arguments."""
+        """Return L, after checking the arguments of `propose`."""
         width = len(self._tokens.vocabulary)
         if log_probs.ndim != 2 or log_probs.shape[1] != width or not len(log_probs):
-            raise ValueError(f"`log_probs` must be [L, {width}] with L > 0, got {list(log_probs.shape)}")
+            raise ValueError(
+                f"`log_probs` must be [L, {width}] with L > 0, got {list(log_probs.shape)}"
+            )
         outside = [i for i in pinned if not 0 <= i < len(log_probs)]
         if outside:
             raise ValueError(f"pins at {sorted(outside)} lie outside the block of {len(log_probs)}")
+        unknown = [token for token in pinned.values() if not 0 <= token < width]
+        if unknown:
+            raise ValueError(f"pinned tokens {unknown} lie outside the vocabulary of {width}")
         if temperature < 0 or (temperature > 0 and rng is None):
-            raise ValueError(f"`temperature` must be 0, or above 0 with an `rng`, got {temperature!r}")
+            raise ValueError(
+                f"`temperature` must be 0, or above 0 with an `rng`, got {temperature!r}"
+            )
         return len(log_probs)
 
     def _follow_pins(self, pinned: Mapping[int, int], length: int) -> tuple[int, int, list[int]]:
-        """Go over the pins at the block's start: (how many, the state behind them, the states before each)."""
+        """Go over the pins at the block's start: (how many, state behind, states before)."""
         state, path = self._state, list[int]()
         while len(path) < length and len(path) in pinned:
             after = self._tokens.step(state, pinned[len(path)])
             left = self._budget - len(path) - 1
             if after == DEAD or (after != DONE and self._tokens.cost(after) > left):
-                raise ValueError(f"no valid fill keeps the pins at positions {list(range(len(path) + 1))}")
+                raise ValueError(
+                    f"no valid fill keeps the pins at positions {list(range(len(path) + 1))}"
+                )
             path.append(state)
             state = after
         return len(path), state, path
 
     def _cheapest_path(self, state: int, length: int) -> list[int]:
-        """The states of a fill that closes as soon as it can: the witness of a block that no step has seen."""
+        """The states of a fill that closes as soon as it can: the first witness."""
         path = [state]
         while len(path) <= length:
-            path.append(self._tokens.cheapest(path[-1])[1])
+            path.append(self._tokens.cheapest(path[-1]))
         return path

@@ -1,10 +1,11 @@
 """JSON numbers between bounds, in one short form.
 
-At most 15 digits in all, no exponent, no leading zeros, no negative zero. Two different decimals of at most 15
-digits are two different doubles, and rounding keeps their order: so what is compared here as decimals holds for
-every reader that parses into doubles, strict bounds included.
+At most 15 digits in all, no exponent, no leading zeros, no negative zero. Two different decimals of
+at most 15 digits are two different doubles, and rounding keeps their order: so what is compared
+here as decimals holds for every reader that parses into doubles, strict bounds included.
 
-Bounds are met digit by digit: a number is *tight* as long as its digits are those of a bound, and free after that.
+Bounds are met digit by digit: a number is *tight* as long as its digits are those of a bound, and
+free after that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Bound:
 
 
 def number(lowest: Bound | None, highest: Bound | None, *, whole: bool, after: Node) -> Node:
-    """Return a node that takes a number between the bounds, then goes on; NOWHERE when there is none.
+    """Return a node that takes a number, then goes on; NOWHERE when there is none.
 
     Args:
         lowest: None for no lower bound.
@@ -100,43 +101,68 @@ class _Magnitudes:
             node = self._known[key] = build()
         return node
 
+    # Free nodes know their distance without looking ahead, so they are filled when they are
+    # reached.
+
     def _free_whole(self, count: int, fewest: int, most: int) -> Node:
         """After `count` digits of a whole part of fewest..most digits that no bound touches."""
 
-        def build() -> Node:
-            ways = [self._free_end(count)] if count >= fewest else []
+        def fill(node: Node) -> None:
+            if count >= fewest:
+                node.skips.append(self._free_end(count))
             if count < most:
-                ways.append(_digit(0, 9, self._free_whole(count + 1, fewest, most)))
-            return choice(ways)
+                node.arcs.append((0x30, 0x39, self._free_whole(count + 1, fewest, most)))
 
-        return self._once(("whole", count, fewest, most), build)
+        near = max(0, fewest - count) + self._after.near
+        return self._once(("whole", count, fewest, most), lambda: Node(near, fill))
 
     def _free_end(self, digits: int) -> Node:
         """After a whole part of so many digits: the end, or a point and a fraction."""
+        if self._whole or digits >= DIGITS:
+            return self._after
 
-        def build() -> Node:
-            if self._whole or digits >= DIGITS:
-                return self._after
-            fraction = literal(b".", _digit(0, 9, self._free_fraction(digits + 1)))
-            return choice([self._after, fraction])
+        def fill(node: Node) -> None:
+            node.skips.append(self._after)
+            node.arcs.append((0x2E, 0x2E, _digit(0, 9, self._free_fraction(digits + 1))))
 
-        return self._once(("end", digits), build)
+        return self._once(("end", digits), lambda: Node(self._after.near, fill))
 
     def _free_fraction(self, digits: int) -> Node:
         """In a fraction that no bound touches, after so many digits in all."""
 
-        def build() -> Node:
-            if digits >= DIGITS:
-                return self._after
-            return choice([self._after, _digit(0, 9, self._free_fraction(digits + 1))])
+        def fill(node: Node) -> None:
+            node.skips.append(self._after)
+            if digits < DIGITS:
+                node.arcs.append((0x30, 0x39, self._free_fraction(digits + 1)))
 
-        return self._once(("fraction", digits), build)
+        return self._once(("fraction", digits), lambda: Node(self._after.near, fill))
+
+    def _all_zeros(self, digits: int) -> Node:
+        """In a fraction that has reached its upper bound: zeros, after so many digits."""
+
+        def fill(node: Node) -> None:
+            node.skips.append(self._after)
+            if digits < DIGITS:
+                node.arcs.append((0x30, 0x30, self._all_zeros(digits + 1)))
+
+        return self._once(("zeros", digits), lambda: Node(self._after.near, fill))
+
+    def _not_all_zeros(self, digits: int) -> Node:
+        """In a fraction that has met its open lower bound: zeros, but not to the end."""
+        if digits >= DIGITS:
+            return NOWHERE
+
+        def fill(node: Node) -> None:
+            node.arcs.append((0x31, 0x39, self._free_fraction(digits + 1)))
+            further = self._not_all_zeros(digits + 1)
+            if not further.is_dead:
+                node.arcs.append((0x30, 0x30, further))
+
+        return self._once(("not zeros", digits), lambda: Node(1 + self._after.near, fill))
 
     def _whole_part(self, length: int, index: int, at_low: bool, at_high: bool) -> Node:
         """Before digit `index` of a whole part of `length` digits; tight at a bound or at both."""
         if not at_low and not at_high:
-            if index == 0:
-                raise AssertionError("a free whole part begins in `start`")
             return self._free_whole(index, length, length)
 
         def build() -> Node:
@@ -151,7 +177,12 @@ class _Magnitudes:
         return self._once(("tight", length, index, at_low, at_high), build)
 
     def _digits(
-        self, low: int, high: int, at_low: bool, at_high: bool, following: Callable[[bool, bool], Node]
+        self,
+        low: int,
+        high: int,
+        at_low: bool,
+        at_high: bool,
+        following: Callable[[bool, bool], Node],
     ) -> Node:
         """One digit in low..high; it stays tight only where it equals the bound's own."""
         if low > high:
@@ -177,18 +208,32 @@ class _Magnitudes:
         return choice(ways)
 
     def _fraction(self, length: int, index: int, at_low: bool, at_high: bool) -> Node:
-        """Before fraction digit `index`, behind `length` whole digits; tight at a bound or at both."""
-        if not at_low and not at_high:
-            return self._free_fraction(length + index)
+        """Before fraction digit `index`, behind `length` whole digits; tight at a bound."""
+        digits = length + index
+        if index:  # where the digits of a bound are used up, the rest is simple
+            if not at_low and not at_high:
+                return self._free_fraction(digits)
+            if not at_high and index >= len(self._low_fraction):
+                return (
+                    self._not_all_zeros(digits)
+                    if self._low.is_open
+                    else self._free_fraction(digits)
+                )
+            if not at_low and index >= len(self._high_fraction):
+                return NOWHERE if self._high.is_open else self._all_zeros(digits)
 
         def build() -> Node:
             ways = [self._after] if index and self._holds(index, at_low, at_high) else []
-            if length + index < DIGITS:
+            if digits < DIGITS:
                 low = int(_at(self._low_fraction, index)) if at_low else 0
                 high = int(_at(self._high_fraction, index)) if at_high else 9
                 ways.append(
                     self._digits(
-                        low, high, at_low, at_high, lambda a, b: self._fraction(length, index + 1, a, b)
+                        low,
+                        high,
+                        at_low,
+                        at_high,
+                        lambda a, b: self._fraction(length, index + 1, a, b),
                     )
                 )
             return choice(ways)
@@ -196,7 +241,7 @@ class _Magnitudes:
         return self._once(("point", length, index, at_low, at_high), build)
 
     def _holds(self, index: int, at_low: bool, at_high: bool) -> bool:
-        """Whether a number may end after `index` fraction digits that are still those of a bound."""
+        """Whether a number may end after `index` fraction digits that equal a bound's."""
         if at_low:
             is_equal = not self._low_fraction[index:].strip("0")
             if not is_equal or self._low.is_open:
@@ -222,7 +267,9 @@ def _split(value: Decimal) -> tuple[str, str]:
     return whole.lstrip("0") or "0", fraction.rstrip("0")
 
 
-def integer_bounds(lowest: Bound | None, highest: Bound | None) -> tuple[Bound | None, Bound | None]:
+def integer_bounds(
+    lowest: Bound | None, highest: Bound | None
+) -> tuple[Bound | None, Bound | None]:
     """Return the bounds pulled in to whole numbers."""
     if lowest is not None:
         value = lowest.value.to_integral_value(rounding="ROUND_CEILING")

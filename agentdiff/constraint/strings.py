@@ -1,8 +1,9 @@
-"""JSON strings: well-formed UTF-8, simple escapes only, counted characters, keys other than the declared ones.
+r"""JSON strings: well-formed UTF-8, simple escapes, counted characters, undeclared keys.
 
-Inside a string the automaton is always in one of a few character states (`AT_CHARACTER`, inside an escape, inside a
-multi-byte character), plus a count where lengths matter. A string has one spelling: raw UTF-8, control characters and
-`"` and `\\` escaped by one letter, nothing else escaped. So a key or an enum value cannot come back in disguise.
+Inside a string the automaton is always in one of a few character states (`AT_CHARACTER`, inside an
+escape, inside a multi-byte character), plus a count where lengths matter. A string has one
+spelling: raw UTF-8, control characters and `"` and `\\` escaped by one letter, nothing else
+escaped. So a key or an enum value cannot come back in disguise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import NOWHERE, Node
+from agentdiff.constraint.automaton import NOWHERE, Node, Step
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 QUOTE = 0x22
@@ -50,7 +51,7 @@ _BYTES_LEFT = (0, 1, 1, 2, 2, 2, 3, 3, 3)
 
 
 class StringBody:
-    """The inside of a string of `lowest`..`highest` characters, its closing quote, and what follows."""
+    """The inside of a string of lowest..highest characters, its end, and what follows."""
 
     def __init__(self, lowest: int, highest: int | None, after: Node) -> None:
         self.lowest, self.highest, self.after = lowest, highest, after
@@ -63,12 +64,12 @@ class StringBody:
             begun = character != AT_CHARACTER
             missing = max(0, self.lowest - count - begun)
             near = _BYTES_LEFT[character] + missing + 1 + self.after.near
-            node = Node(near, self._fill, (self, count, character))
+            node = Node(near, self._fill, StringPlace(self, count, character))
             self._nodes[count, character] = node
         return node
 
     def counted(self, count: int, characters: int) -> int:
-        """Return the count after more characters; without an upper bound there is no need to count on."""
+        """Return the count after more characters; without a limit it stops at `lowest`."""
         count += characters
         return min(count, self.lowest) if self.highest is None else count
 
@@ -81,7 +82,9 @@ class StringBody:
         return self.lowest <= count and (self.highest is None or count <= self.highest)
 
     def _fill(self, node: Node) -> None:
-        _, count, character = place(node)
+        place = node.place
+        assert isinstance(place, StringPlace)
+        count, character = place.count, place.character
         if character == AT_CHARACTER:
             if self.may_end(count):
                 node.arcs.append((QUOTE, QUOTE, self.after))
@@ -93,11 +96,24 @@ class StringBody:
             node.arcs.append((low, high, target))
 
 
-def place(node: Node) -> tuple[StringBody, int, int]:
-    """Return (body, count, character state) of a node that a `StringBody` made."""
-    body = node.body
-    assert isinstance(body, tuple)
-    return body
+@dataclass(frozen=True, slots=True)
+class StringPlace:
+    """A place inside a string: so many whole characters in, in this character state."""
+
+    body: StringBody
+    count: int
+    character: int
+
+    def way_out(self) -> Step:
+        """Close where the string may end, else add or finish a character."""
+        body, count = self.body, self.count
+        if self.character == AT_CHARACTER:
+            if body.may_end(count):
+                return QUOTE, body.after, None
+            return ord("a"), body.node(body.counted(count, 1)), None
+        low, _, following = _MOVES[self.character][0]
+        whole = following == AT_CHARACTER
+        return low, body.node(body.counted(count, 1) if whole else count, following), None
 
 
 def string(lowest: int, highest: int | None, after: Node) -> Node:
@@ -111,7 +127,7 @@ def string(lowest: int, highest: int | None, after: Node) -> Node:
 
 
 class OtherKey:
-    """The inside of a string that is none of the excluded ones: their trie, left at the first difference."""
+    """The inside of a string that is not excluded: leaves their trie where it differs."""
 
     def __init__(self, excluded: Iterable[bytes], after: Node) -> None:
         """Take the excluded strings as they are spelled between the quotes."""
@@ -125,7 +141,8 @@ class OtherKey:
 
     def _node(self, low: int, high: int, depth: int, character: int) -> Node:
         """The place after the common `depth` bytes of the excluded strings low..high-1."""
-        # Not the excluded string itself: at most one more character, which must not lead to another one.
+        # Not the excluded string itself: at most one more character, which must not lead to another
+        # one.
         detour = 1 + 2 * self._longest(low, high, depth)
         near = _BYTES_LEFT[character] + detour + 1 + self._after.near
 
@@ -163,7 +180,8 @@ class StringTokens:
     """What every token of a vocabulary does from one character state inside a string."""
 
     inside: tuple[tuple[int, int, IntArray], ...]
-    """(characters completed, character state at the end, token ids, sorted) of tokens that stay inside."""
+    """(characters completed, character state at the end, token ids, sorted) of tokens that stay
+    inside."""
     leaving: tuple[tuple[int, int], ...]
     """(characters completed before the closing quote, trie node at the quote)."""
 
@@ -211,8 +229,8 @@ def _classify(vocabulary: Vocabulary, character: int) -> StringTokens:
         count = np.concatenate([f[1] for f in found])
         state = np.concatenate([f[2] for f in found])
         key = count * len(_MOVES) + state
-        for value in np.unique(key).tolist():
-            groups.append((value // len(_MOVES), value % len(_MOVES), np.sort(token[key == value])))
+        groups += [
+            (value // len(_MOVES), value % len(_MOVES), np.sort(token[key == value]))
+            for value in np.unique(key).tolist()
+        ]
     return StringTokens(inside=tuple(groups), leaving=tuple(leaving))
-
-

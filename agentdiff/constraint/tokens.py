@@ -1,8 +1,9 @@
 """The byte automaton lifted to tokens, one state at a time.
 
-An edge of a state is (next state, token set): all tokens whose bytes lead there. Edges are found by walking the trie of
-the vocabulary and the automaton together: in plain Python where few bytes may follow, a whole level at a time in
-numpy where many may. Inside a string the walk is skipped: what tokens do there is known once per vocabulary.
+An edge of a state is (next state, token set): all tokens whose bytes lead there. Edges are found by
+walking the trie of the vocabulary and the automaton together: in plain Python where few bytes may
+follow, a whole level at a time in numpy where many may. Inside a string the walk is skipped: what
+tokens do there is known once per vocabulary.
 
 Token sets are interned: the same set has the same number in every state.
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node
 from agentdiff.constraint.closing import Closing
-from agentdiff.constraint.strings import StringBody, place, string_tokens
+from agentdiff.constraint.strings import StringBody, StringPlace, string_tokens
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 EOS_SET = 0
@@ -42,7 +43,7 @@ class BigSet:
 
 
 class TokenAutomaton:
-    """States, their token edges and the token sets; shared by all matchers of a grammar, grows under a lock."""
+    """States, token edges and token sets of a grammar; shared, grows under a lock."""
 
     def __init__(self, start: Node, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -95,17 +96,19 @@ class TokenAutomaton:
             self._big_sets[number] = known
         return known
 
-    def cheapest(self, state: int) -> tuple[int, int]:
-        """Return (token, next state) that brings a state closer to the end: EOS once it is there."""
-        targets, sets = self.edges(state)
+    def cheapest(self, state: int) -> int:
+        """Return the next state on the shortest way to the end; DONE once there."""
         if self.automaton.accepting[state] or state == DONE:
-            return self.vocabulary.eos_ids[0], DONE
+            return DONE
+        targets: list[int] = self.edges(state)[0].tolist()
         costs = self.automaton.costs
-        k = min(range(len(targets)), key=lambda i: costs[targets[i]])
-        assert costs[targets[k]] < costs[state], "a state must have a token that brings it closer to the end"
-        return int(self.sets[sets[k]][0]), int(targets[k])
+        best = min(targets, key=lambda target: costs[target])
+        assert costs[best] < costs[state], "each state has a token that brings it closer to the end"
+        return best
 
     def _step(self, state: int, token: int) -> int:
+        if not 0 <= token < len(self.vocabulary):
+            return DEAD
         if token in self.vocabulary.eos_ids:
             return DONE if state == DONE or self.automaton.accepting[state] else DEAD
         data = self.vocabulary.tokens[token]
@@ -116,22 +119,29 @@ class TokenAutomaton:
 
     def _find_edges(self, state: int) -> Edges:
         items = self.automaton.items[state]
-        if len(items) == 1 and isinstance(items[0][0].body, tuple):
-            found = self._string_edges(*items[0])
+        found: dict[int, int] = {}
+        place = items[0][0].place if len(items) == 1 else None
+        if isinstance(place, StringPlace):
+            found = self._string_edges(place, items[0][1])
         else:
-            found: dict[int, int] = {}
             self._add_sets(found, *self._walk([(0, state)]))
         if self.automaton.accepting[state]:
             found[DONE] = EOS_SET
         targets = np.fromiter(found.keys(), np.int64, len(found))
         return targets, np.fromiter(found.values(), np.int64, len(found))
 
-    # -- the walk -----------------------------------------------------------------------------------------------
+    # -- the walk -----------------------------------------------------------------------------
 
-    def _walk(self, seeds: list[tuple[int, int]]) -> tuple[dict[int, Tokens], list[tuple[IntArray, IntArray]]]:
-        """Follow (trie node, state) pairs down: next state → tokens, and (tokens, next states) found in bulk."""
+    def _walk(
+        self, seeds: list[tuple[int, int]]
+    ) -> tuple[dict[int, Tokens], list[tuple[IntArray, IntArray]]]:
+        """Follow (trie node, state) pairs: next state → tokens, and (tokens, states) in bulk."""
         vocabulary, automaton = self.vocabulary, self.automaton
-        find, first_child, last_child = vocabulary.node_bytes.find, vocabulary.first_child, vocabulary.last_child
+        find, first_child, last_child = (
+            vocabulary.node_bytes.find,
+            vocabulary.first_child,
+            vocabulary.last_child,
+        )
         node_bytes, node_token = vocabulary.node_bytes, vocabulary.node_token
         found: dict[int, Tokens] = {}
         wide: list[tuple[int, int]] = []
@@ -205,12 +215,12 @@ class TokenAutomaton:
             tokens = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
             edges[state] = self._intern_set(np.sort(tokens))
 
-    # -- inside strings -----------------------------------------------------------------------------------------
+    # -- inside strings -----------------------------------------------------------------------
 
-    def _string_edges(self, node: Node, stack: int) -> dict[int, int]:
+    def _string_edges(self, place: StringPlace, stack: int) -> dict[int, int]:
         """The edges of a state that is one place inside one string."""
         automaton = self.automaton
-        body, count, character = place(node)
+        body, count, character = place.body, place.count, place.character
         known = string_tokens(self.vocabulary, character)
         groups: dict[Node, list[int]] = {}
         for k, (characters, ends_in, _) in enumerate(known.inside):

@@ -1,10 +1,11 @@
 """The vocabulary as the constraint sees it: what bytes each token id stands for.
 
-It is held twice: id → bytes, and as one trie over all byte strings, flattened level by level into arrays, so
-that the children of a trie node lie side by side in byte order. A trie node is an index into those arrays;
-node 0 is the root.
+It is held twice: id → bytes, and as one trie over all byte strings, flattened level by level into
+arrays, so that the children of a trie node lie side by side in byte order. A trie node is an index
+into those arrays; node 0 is the root.
 
-Knows no tokenizer, no merges, no grammar. Tokens without bytes (specials) never stand inside constrained text.
+Knows no tokenizer, no merges, no grammar. Tokens without bytes (specials) never stand inside
+constrained text.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Vocabulary:
         """Index the tokens: about 5 ms for 2,000 of them, 0.5 s for 150,000.
 
         Args:
-            tokens: The bytes of each token id. None (or no bytes) marks a special token, which never stands
-                inside constrained text.
+            tokens: The bytes of each token id. None (or no bytes) marks a special token, which
+                never stands inside constrained text.
             eos_ids: Ids that end the text; all of them mean the same. Their bytes are ignored.
 
         Raises:
@@ -55,13 +56,8 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def has_twins(self) -> bool:
-        """Whether two ids spell the same bytes."""
-        return bool(self.twins)
-
     def derive(self, key: Hashable, build: Callable[[], _T]) -> _T:
-        """Return what was built under this key, building it once; for tables that depend on nothing else."""
+        """Return what was built under this key, once; for tables that depend on nothing else."""
         with self._lock:
             if key not in self._derived:
                 self._derived[key] = build()
@@ -93,7 +89,9 @@ class Vocabulary:
             local = np.cumsum(is_new) - 1
             at[live] = count + local
             token = np.full(int(local[-1]) + 1, -1, np.int64)
-            ends = np.flatnonzero(length[live] == depth + 1)[::-1]  # reversed: the lowest id is written last
+            ends = np.flatnonzero(length[live] == depth + 1)[
+                ::-1
+            ]  # reversed: the lowest id is written last
             token[local[ends]] = order[live[ends]]
             levels_byte.append(byte[is_new])
             levels_parent.append(parent[is_new])

@@ -123,6 +123,7 @@ class Engine:
             started=started,
             rng=np.random.default_rng(params.seed),
             positions=len(prompt),
+            expected_blocks=-(-(len(tail) + params.target) // self.family.traits.block_len),
         )
         self._open_block(sequence, tail)
         return sequence

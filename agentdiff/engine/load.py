@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FAMILIES = {
     "agentdiff_router": "agentdiff.engine.families.router:RouterFamily",
+    "sdar": "agentdiff.engine.families.sdar:SdarFamily",
 }
 """`model_type` -> where its family is; imported on use."""
 
@@ -37,7 +38,8 @@ def load_family(folder: Path, *, device: str | torch.device | None = None) -> Fa
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise ConfigurationError(
-            f"`{folder}` holds a model of type {model_type!r}, which is not supported; supported are {', '.join(sorted(FAMILIES))}"
+            f"`{folder}` holds a model of type {model_type!r}, which is not supported; "
+            f"supported are {', '.join(sorted(FAMILIES))}"
         )
     module, _, name = FAMILIES[model_type].partition(":")
     family = getattr(importlib.import_module(module), name)

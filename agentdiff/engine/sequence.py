@@ -29,6 +29,8 @@ class Sequence:
     """Leading positions of the active block that belong to the prompt."""
     started: float
     rng: np.random.Generator
+    expected_blocks: int
+    """Blocks that `target` tokens take; further ones are extensions."""
     done: list[int] = field(default_factory=list[int])
     """Tokens of finished blocks."""
     streamed: int = 0
@@ -56,8 +58,6 @@ class Sequence:
 
     def output(self, tokens: list[int], reason: str) -> DecodeOutput:
         """The finished sequence; `tokens` are all generated ids."""
-        block_len = len(self.block)
-        expected = -(-self.params.target // block_len)
         return DecodeOutput(
             tokens=tuple(tokens),
             reason="length" if reason == "length" else "stop",
@@ -68,7 +68,7 @@ class Sequence:
                 forced_tokens=self.forced_tokens,
                 constraint_s=self.constraint_s,
                 decode_s=time.perf_counter() - self.started,
-                extensions=max(0, self.blocks - expected),
+                extensions=max(0, self.blocks - self.expected_blocks),
                 confidence=self.confidence,
             ),
         )

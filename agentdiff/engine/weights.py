@@ -1,13 +1,15 @@
-"""Reading and writing the tensors of a checkpoint folder: safetensors, in shards, optionally int8 with a scale per row."""
+"""Reading and writing the tensors of a checkpoint folder: safetensors, in shards, int8 if wanted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from agentdiff.errors import ConfigurationError
@@ -17,8 +19,8 @@ SCALE = ".row_scale"
 """Suffix of the scale tensor [rows] that belongs to an int8 matrix [rows, columns]."""
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint folder, int8 matrices as float32.
+def stream_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a checkpoint folder as they are stored, one at a time, shard by shard.
 
     Raises:
         ConfigurationError: There is no `model.safetensors` and no index of shards.
@@ -30,12 +32,23 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         shards = ["model.safetensors"]
     else:
         raise ConfigurationError(f"`{folder}` has no `model.safetensors` and no `{INDEX}`")
-    tensors: dict[str, Tensor] = {}
     for shard in shards:
-        tensors.update(load_file(folder / shard))
-    scales = {name.removesuffix(SCALE): tensors.pop(name) for name in [n for n in tensors if n.endswith(SCALE)]}
-    for name, scale in scales.items():
-        tensors[name] = tensors[name].float() * scale[:, None]
+        opened: Any = safe_open(folder / shard, framework="pt")
+        with opened as file:
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                yield name, file.get_tensor(name)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint folder, int8 matrices as float32.
+
+    Raises:
+        ConfigurationError: There is no `model.safetensors` and no index of shards.
+    """
+    tensors = dict(stream_weights(folder))
+    for scale in [name for name in tensors if name.endswith(SCALE)]:
+        matrix = scale.removesuffix(SCALE)
+        tensors[matrix] = tensors[matrix].float() * tensors.pop(scale)[:, None]
     return tensors
 
 

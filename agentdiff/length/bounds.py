@@ -1,10 +1,12 @@
 """How short and how long an output that satisfies a JSON Schema can be, in tokens.
 
-The lower bound is the canonical minimal instance: required properties, the shortest enum member, `""` and `0`. The upper
-bound exists only where every value is finite (an enum, a bounded string, an object without free keys).
+The lower bound is the canonical minimal instance: required properties, the shortest enum member,
+`""` and `0`. The upper bound exists only where every value is finite (an enum, a bounded string, an
+object without free keys).
 
-Both are bounds, not estimates: a keyword that is not known here can only forbid values, so leaving it out never makes the
-lower bound too high or the upper bound too low. No tokenizer is asked; a schema costs microseconds.
+Both are bounds, not estimates: a keyword that is not known here can only forbid values, so leaving
+it out never makes the lower bound too high or the upper bound too low. No tokenizer is asked; a
+schema costs microseconds.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ class Bounds:
 def schema_bounds(schema: Mapping[str, Json] | bool, *, bytes_per_token: float = 4.0) -> Bounds:
     """Bound the tokens of a JSON value that satisfies `schema`.
 
-    An object with `properties` and without `additionalProperties` is taken as closed, as the constraint engine does. A
-    `$ref` that cannot be followed stands for any value. A schema without finite values is bounded like any value.
+    An object with `properties` and without `additionalProperties` is taken as closed, as the
+    constraint engine does. A `$ref` that cannot be followed stands for any value. A schema without
+    finite values is bounded like any value.
 
     Args:
         schema: A JSON Schema; `$ref` may be recursive and must be local (`#/…`).
-        bytes_per_token: Bytes of bare JSON that a token of the model holds. The default suits vocabularies of 100k and
-            more tokens. The upper bound does not use it: no tokenizer spends more than one token on a byte.
+        bytes_per_token: Bytes of bare JSON that a token of the model holds. The default suits
+            vocabularies of 100k and more tokens. The upper bound does not use it: no tokenizer
+            spends more than one token on a byte.
     """
     shortest = _Shortest(schema).solve()
     longest = _Longest(schema).solve()
@@ -56,8 +60,9 @@ def schema_bounds(schema: Mapping[str, Json] | bool, *, bytes_per_token: float =
 class _Shortest:
     """Bytes of the shortest instance.
 
-    The sizes of `$ref`s are a least fixed point: all start as unreachable, and each pass allows one more level of
-    references. A shortest instance never nests a reference in itself, so the passes are at most as many as the references.
+    The sizes of `$ref`s are a least fixed point: all start as unreachable, and each pass allows one
+    more level of references. A shortest instance never nests a reference in itself, so the passes
+    are at most as many as the references.
     """
 
     def __init__(self, root: Json) -> None:
@@ -232,7 +237,8 @@ def _values(node: Mapping[str, Json]) -> list[int] | None:
 
 
 def _written(value: Json) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode(errors="replace"))
 
 
 def _schemas(value: Json) -> list[Json]:
@@ -244,24 +250,22 @@ def _properties(node: Mapping[str, Json]) -> Mapping[str, Json]:
     return cast("Mapping[str, Json]", declared) if isinstance(declared, Mapping) else {}
 
 
+def _number(value: Json) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) else None
+
+
 def _count(node: Mapping[str, Json], keyword: str) -> int | None:
-    value = node.get(keyword)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return max(0, int(value)) if number else None
+    value = _number(node.get(keyword))
+    return None if value is None else max(0, int(value))
 
 
 def _limits(node: Mapping[str, Json]) -> tuple[float | None, float | None]:
-    """The numbers between which a number must lie, both ends included (an exclusive end is widened to itself)."""
+    """The least and the greatest number allowed; an exclusive end is widened to itself."""
 
     def stated(*keywords: str) -> list[float]:
-        values = [node.get(keyword) for keyword in keywords]
-        return [
-            value
-            for value in values
-            if isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-        ]
+        values = (_number(node.get(keyword)) for keyword in keywords)
+        return [value for value in values if value is not None]
 
     lows, highs = stated("minimum", "exclusiveMinimum"), stated("maximum", "exclusiveMaximum")
     return max(lows, default=None), min(highs, default=None)
@@ -286,7 +290,11 @@ def _resolve(root: Json, ref: str) -> Json:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping) and key in found:
             found = cast("Mapping[str, Json]", found)[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(cast("list[Json]", found)):
+        elif (
+            isinstance(found, list)
+            and key.isdecimal()
+            and int(key) < len(cast("list[Json]", found))
+        ):
             found = cast("list[Json]", found)[int(key)]
         else:
             return True

@@ -21,7 +21,7 @@ class StepContext:
     tool: str | None = None
     """The tool whose arguments are written, where that is already decided."""
     model: str = ""
-    """What makes a token: model, tokenizer and effort. Lengths of one model are a weaker hint for another."""
+    """Model, tokenizer and effort. Lengths of one model are only a hint for another."""
     schema_min: int = 0
     """Tokens of the shortest valid output (`schema_bounds`); 0 for free text."""
     schema_max: int | None = None
@@ -37,6 +37,10 @@ class StepContext:
             raise ConfigurationError(f"`kind` must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.schema_min < 0:
             raise ConfigurationError(f"`schema_min` must not be negative, got {self.schema_min!r}")
+        if self.last_tokens is not None and self.last_tokens < 0:
+            raise ConfigurationError(
+                f"`last_tokens` must not be negative, got {self.last_tokens!r}"
+            )
         if self.schema_max is not None and self.schema_max < max(1, self.schema_min):
             raise ConfigurationError(
                 f"`schema_max` must be positive and not below `schema_min` ({self.schema_min}),"

@@ -2,9 +2,9 @@
 
 | family | too large | too small |
 |---|---|---|
-| canvas (LLaDA, Dream): the canvas is laid out at once | every position is pushed through every pass | write again, twice as large |
-| blocks (SDAR, LLaDA2.x): block by block, stops early | only what was reserved | another block is appended |
-| cap (hosted): tokens are billed as generated | only what was reserved | all that was generated is thrown away |
+| canvas: laid out at once (LLaDA, Dream) | all of it is computed | written again, twice as large |
+| blocks: stops early (SDAR, LLaDA2.x) | only a reservation | another block is appended |
+| cap: billed as generated (hosted) | only a reservation | paid for and thrown away |
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CanvasCost:
-    """The whole canvas is computed; an output that does not fit is written again on twice the canvas."""
+    """All of the canvas is computed; what does not fit is written again on twice the canvas."""
 
     quantum: int
 
@@ -58,7 +58,7 @@ class CanvasCost:
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """Blocks are computed as far as the output goes; an output that does not fit gets another block."""
+    """Blocks are computed as far as the output goes; what does not fit gets another block."""
 
     quantum: int
 
@@ -71,7 +71,7 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True)
 class CapCost:
-    """The budget is only a cap; an output that does not fit is paid for, thrown away and asked for again."""
+    """The budget is only a cap; what does not fit is paid for and asked for again."""
 
     quantum: int = 1
 
@@ -88,7 +88,10 @@ class CapCost:
 
 
 def cost_of(capabilities: Capabilities) -> CostModel:
-    """The family of a backend: one that extends computes blocks; one that has a block length but cannot, a canvas."""
+    """The family of a backend, from what it does.
+
+    One that extends computes blocks; one that has a quantum and cannot extend, a canvas.
+    """
     if capabilities.extends:
         return BlockCost(capabilities.quantum)
     if capabilities.quantum > 1:

@@ -1,7 +1,7 @@
-"""A length distribution that learns: log-binned histograms in a hierarchy, each leaning on its parent.
+"""A length distribution that learns: a hierarchy of histograms, each leaning on its parent.
 
-What is counted is the *excess* over the schema's minimum, so that a tool never seen before starts from what its agent's
-other tools do beyond theirs. Knows no step, no budget and no store.
+What is counted is the *excess* over the schema's minimum, so that a tool never seen before starts
+from what its agent's other tools do beyond theirs. Knows no step, no budget and no store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EDGES = _edges()
 """Upper edge of each bin, in tokens; the last one holds everything longer too."""
 BINS = len(EDGES)
 SHRINKAGE = (30.0, 8.0, 6.0, 6.0, 6.0)
-"""Observations that the parent is worth, from the root downwards. Halved or doubled, results move by 2 % at most."""
+"""Observations that the parent is worth, root first. Halved or doubled, results move by 2 %."""
 HALF_LIFE = 400
 """Observations after which one counts half."""
 _KEPT = 0.5 ** (1 / HALF_LIFE)
@@ -43,16 +43,16 @@ def bin_of(excess: int) -> int:
 class Node:
     """What has been seen at one place of the hierarchy."""
 
-    mass: Sequence[float] = (0.0,) * BINS
+    mass: tuple[float, ...] = (0.0,) * BINS
     """Weight of each bin; older observations weigh less."""
     seen: int = 0
     """Observations ever made."""
     floor: int = 0
-    """The budget that the newest output did not fit, until one fits: nothing smaller is tried before."""
+    """The budget that the newest output did not fit; 0 once one fits. Nothing smaller is tried."""
 
     def plus(self, share: Sequence[float], *, floor: int) -> Node:
-        """The node after one more observation, spread over the bins by `share` (which sums to 1)."""
-        mass = [_KEPT * old + new for old, new in zip(self.mass, share, strict=True)]
+        """The node after one more observation, spread over the bins by `share` (summing to 1)."""
+        mass = tuple(_KEPT * old + new for old, new in zip(self.mass, share, strict=True))
         return Node(mass=mass, seen=self.seen + 1, floor=floor)
 
 
@@ -64,7 +64,7 @@ def predictives(path: Sequence[Node | None], prior: Sequence[float]) -> list[lis
     above = list(prior)
     found: list[list[float]] = []
     for node, weight in zip(path, SHRINKAGE, strict=False):
-        if node is not None and node.seen:
+        if node is not None:
             scale = 1 / (sum(node.mass) + weight)
             above = [
                 scale * (own + weight * parent)
@@ -75,7 +75,7 @@ def predictives(path: Sequence[Node | None], prior: Sequence[float]) -> list[lis
 
 
 def tail_of(distribution: Sequence[float], *, offset: int) -> Tail:
-    """The tail of a distribution of the excess, for whole lengths: `offset` is the schema's minimum."""
+    """The tail of whole lengths, from a distribution of the excess over `offset`."""
     fits = list(accumulate(distribution))
     whole = fits[-1]
 

@@ -1,10 +1,10 @@
-"""All that a predictor has learned, as a value: counts under names. Written to and read from JSON; no text of any output."""
+"""All that a predictor has learned, as a value and as JSON: counts under names, no text."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +14,7 @@ from agentdiff.errors import StoreError
 from agentdiff.generation import StepKind
 from agentdiff.length.histogram import BINS, Node
 
-START_PRICE = 2048.0
+START_PRICE = 1024.0
 """Positions that a call beyond the first is worth before anything is known: careful at first."""
 STEP = 0.1
 """How far one outcome moves the logarithm of the price."""
@@ -23,7 +23,7 @@ LOG_PRICE_RANGE = (0.0, 11.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The price of a miss for one kind of step, steered so that misses come at the wanted rate in the long run."""
+    """The price of a miss for one kind of step, steered so that misses come at the wanted rate."""
 
     log_price: float = math.log(START_PRICE)
     seen: int = 0
@@ -37,8 +37,9 @@ class Control:
     def plus(self, *, missed: bool, target: float) -> Control:
         """The control after one more outcome.
 
-        The price is bounded, and at its bounds budgets are as small or as large as they get, so the share of misses
-        cannot stay away from `target` for long (adaptive conformal inference, arXiv 2106.00170).
+        The price is bounded, and at its bounds budgets are as small or as large as they get, so the
+        share of misses cannot stay away from `target` for long (adaptive conformal inference, arXiv
+        2106.00170).
         """
         low, high = LOG_PRICE_RANGE
         moved = self.log_price + STEP * (missed - target)
@@ -55,19 +56,6 @@ class Known:
 
     nodes: Mapping[str, Node] = field(default_factory=dict[str, Node])
     controls: Mapping[StepKind, Control] = field(default_factory=dict[StepKind, Control])
-
-    def only(self, keys: Iterable[str], kind: StepKind) -> Known:
-        """The part that a step of `kind` with the path `keys` needs."""
-        return Known(
-            nodes={key: self.nodes[key] for key in keys if key in self.nodes},
-            controls={kind: self.controls[kind]} if kind in self.controls else {},
-        )
-
-    def updated(self, newer: Known) -> Known:
-        """This, with what `newer` holds in place of what stood there."""
-        return Known(
-            nodes={**self.nodes, **newer.nodes}, controls={**self.controls, **newer.controls}
-        )
 
 
 class _Strict(BaseModel):
@@ -115,15 +103,13 @@ def to_json(known: Known) -> str:
 
 
 def from_json(text: str, *, where: str) -> Known:
-    """Read what `to_json` wrote. `where` names the file in the `StoreError` that anything else raises."""
+    """Read what `to_json` wrote. Anything else raises a `StoreError` that names `where`."""
     try:
         file = _KnownFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise StoreError(
-            f"{where} does not hold learned lengths: {place}: {first['msg']}; delete it to start anew"
-        ) from error
+        raise StoreError(_not_ours(where, f"{place}: {first['msg']}")) from error
     return Known(
         nodes={key: _node(node, key=key, where=where) for key, node in file.nodes.items()},
         controls={
@@ -137,6 +123,10 @@ def _node(file: _NodeFile, *, key: str, where: str) -> Node:
     mass = [0.0] * BINS
     for place, weight in file.mass.items():
         if not 0 <= place < BINS or weight < 0:
-            raise StoreError(f"{where} does not hold learned lengths: {key} has bin {place}={weight}")
+            raise StoreError(_not_ours(where, f"{key} has {weight} in bin {place}"))
         mass[place] = weight
-    return Node(mass=mass, seen=file.seen, floor=file.floor)
+    return Node(mass=tuple(mass), seen=file.seen, floor=file.floor)
+
+
+def _not_ours(where: str, reason: str) -> str:
+    return f"{where} does not hold learned lengths ({reason}); delete it to start anew"

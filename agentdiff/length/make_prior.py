@@ -2,11 +2,12 @@
 
     python -m agentdiff.length.make_prior steps.jsonl.gz
 
-reads recorded agent steps, one JSON object a line (`src`, `kind`, `out`, `min` and, on split-off names, `derived`), and
-makes one histogram of the excess over the schema's minimum for each kind. Every source weighs the same.
+reads recorded agent steps, one JSON object a line (`src`, `kind`, `out`, `min` and, on split-off
+names, `derived`), and makes one histogram of the excess over the schema's minimum for each kind.
+Every source weighs the same.
 
-No recorded source has our merged `route` step (which tool, with its arguments, or the answer), so its histogram is made
-of the calls' arguments and the answers.
+No recorded source has our merged `route` step (which tool, with its arguments, or the answer), so
+its histogram is made of the calls' arguments and the answers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SMOOTHING = (0.1, 0.2, 0.4, 0.2, 0.1)
 
 
 def make_prior(rows: Iterable[Mapping[str, Json]]) -> dict[str, list[float]]:
-    """One distribution over the bins for each kind. `out` counts no end-of-text token; the bins do."""
+    """One distribution over the bins for each kind. The bins count the end-of-text token."""
     seen: dict[str, dict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     for row in rows:
         if not row.get("derived"):

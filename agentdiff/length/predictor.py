@@ -1,10 +1,10 @@
 """How many tokens a step will need: context in, `Budget` out, outcome back in.
 
-    context -> distribution (hierarchy of histograms, prior at the root) -> budget of least expected cost
-    outcome -> the histograms along the context's path, and the price of a miss for its kind
+    context -> distribution (histograms along its path) -> budget of least expected cost
+    outcome -> the histograms along the path, and the price of a miss for its kind
 
-The share of first attempts that do not fit is steered to `target_miss` for each kind of step. That is a statement about
-the long run of a kind, not about one call and not about the first dozens.
+The share of first attempts that do not fit is steered to `target_miss` for each kind of step. That
+is a statement about the long run of a kind, not about one call and not about the first dozens.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ GROWTH = 0.06
 class LengthPredictor:
     """Predicts a budget for each step and learns from every outcome.
 
-    A store that fails never stops a run: the predictor goes on with what it has in memory, and says so in `problems`.
-    May be used from any thread. The same history gives the same budgets.
+    A store that fails never stops a run: the predictor goes on with what it has in memory, and says
+    so in `problems`. May be used from any thread. The same history gives the same budgets.
 
     Args:
         store: Where lengths are kept between runs; None keeps them in memory.
@@ -62,7 +62,8 @@ class LengthPredictor:
         self._target_miss = target_miss
         self._ceiling = ceiling
         self._prior = _shipped_prior()
-        self._known = Known()
+        self._nodes: dict[str, Node] = {}
+        self._controls: dict[StepKind, Control] = {}
         self._problems: list[str] = []
         self._lock = threading.Lock()
 
@@ -74,8 +75,8 @@ class LengthPredictor:
     def predict(self, context: StepContext, cost: CostModel) -> Budget:
         """The budget of least expected cost.
 
-        `target` and `ceiling` are multiples of `cost.quantum`, at least `context.schema_min`, and no more than
-        `context.schema_max` needs.
+        `target` and `ceiling` are multiples of `cost.quantum`, at least `context.schema_min`, and
+        no more than `context.schema_max` needs.
         """
         keys = _path(context)
         with self._lock:
@@ -118,18 +119,23 @@ class LengthPredictor:
                     newer = self._store.update(keys, context.kind, learn)
                 except StoreError as error:
                     self._leave_store(error)
-            self._known = self._known.updated(
-                newer or learn(self._known.only(keys, context.kind))
-            )
+            self._keep(newer or learn(self._in_memory(keys, context.kind)))
 
     def save(self, path: str | Path) -> None:
-        """Write all that is known as JSON (counts and names). Raises `StoreError`; a file is replaced whole or not at all."""
+        """Write all that is known as JSON: counts and names.
+
+        Raises `StoreError`. A file is replaced whole or not at all.
+        """
         with self._lock:
-            known = self._known if self._store is None else self._store.everything()
+            if self._store is None:
+                known = Known(nodes=self._nodes, controls=self._controls)
+            else:
+                known = self._store.everything()
+            text = to_json(known)
         target = Path(path)
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
-            partial.write_text(to_json(known), encoding="utf-8")
+            partial.write_text(text, encoding="utf-8")
             partial.replace(target)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -138,7 +144,10 @@ class LengthPredictor:
             ) from error
 
     def load(self, path: str | Path) -> None:
-        """Replace all that is known, in the store too, by what `save` wrote. Raises `StoreError` and then changes nothing."""
+        """Replace all that is known, in the store too, by what `save` wrote.
+
+        Raises `StoreError` and then changes nothing.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +159,9 @@ class LengthPredictor:
         with self._lock:
             if self._store is not None:
                 self._store.replace(known)
-            self._known = known
+            self._nodes.clear()
+            self._controls.clear()
+            self._keep(known)
 
     def _recall(self, keys: Sequence[str], kind: StepKind) -> Known:
         if self._store is not None:
@@ -159,13 +170,26 @@ class LengthPredictor:
             except StoreError as error:
                 self._leave_store(error)
             else:
-                self._known = self._known.updated(known)
+                self._keep(known)
                 return known
-        return self._known.only(keys, kind)
+        return self._in_memory(keys, kind)
+
+    def _in_memory(self, keys: Sequence[str], kind: StepKind) -> Known:
+        return Known(
+            nodes={key: self._nodes[key] for key in keys if key in self._nodes},
+            controls={kind: self._controls[kind]} if kind in self._controls else {},
+        )
+
+    def _keep(self, known: Known) -> None:
+        """Hold a copy in memory too: what goes on if the store fails."""
+        self._nodes.update(known.nodes)
+        self._controls.update(known.controls)
 
     def _leave_store(self, error: StoreError) -> None:
-        """Go on in memory. The file is not tried again: waiting for a lock at every step would be worse than forgetting."""
-        self._store = None
+        """Go on in memory. Waiting for a lock at every step would be worse than forgetting."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
         self._problems.append(f"{error}; lengths learned from here on are kept in memory only")
 
     def _learned(
@@ -204,11 +228,11 @@ class LengthPredictor:
 
 
 def _path(context: StepContext) -> tuple[str, ...]:
-    """Keys of the context's nodes, from the kind downwards."""
-    names = [context.kind, context.agent, context.tool, context.model]
-    return tuple(
-        json.dumps(names[: depth + 1], ensure_ascii=False) for depth in range(len(names))
-    )
+    """Keys of the context's nodes: kind > agent > tool > model > magnitude of the newest input."""
+    names: list[str | int | None] = [context.kind, context.agent, context.tool, context.model]
+    if context.last_tokens is not None:
+        names.append(context.last_tokens.bit_length())
+    return tuple(json.dumps(names[: depth + 1], ensure_ascii=False) for depth in range(len(names)))
 
 
 def _candidates(least: int, most: int, quantum: int) -> Iterator[int]:
@@ -232,11 +256,11 @@ def _cheapest(candidates: Iterator[int], cost: CostModel, tail: Tail, *, price: 
 
 
 def _source(context: StepContext, nodes: Sequence[Node | None]) -> str:
-    """Where a budget came from: the deepest node that has seen anything."""
-    names = (None, context.agent, context.tool, context.tool)
-    for name, node in reversed(list(zip(names, nodes, strict=True))):
-        if node is not None and node.seen:
-            place = context.kind if not name else f"{context.kind}/{name}"
+    """Where a budget came from: the deepest of kind, agent, tool and model with a history."""
+    tool = context.tool or context.agent
+    for name, node in reversed(list(zip(("", context.agent, tool, tool), nodes, strict=False))):
+        if node is not None:
+            place = f"{context.kind}/{name}" if name else context.kind
             return f"history:{place} (n={node.seen})"
     return f"prior:{context.kind}"
 

@@ -1,7 +1,8 @@
 """Replay recorded steps: what the predictor would have allocated, against what was needed.
 
-One deployment per source, starting from the shipped prior; episodes in a shuffled order, steps in theirs; predict, then
-observe. An output that does not fit is written again on twice the budget, as on a full canvas.
+One deployment per source, starting from the shipped prior; episodes in a shuffled order, steps in
+theirs; predict, then observe. An output that does not fit is written again on twice the budget, as
+on a full canvas.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ def replay(
     """Replay recorded steps and measure.
 
     Args:
-        rows: Steps with `src`, `ep`, `t`, `agent`, `kind`, `tool`, `model`, `prompt`, `last`, `out` and, where there was a
-            schema, `min` and `max`. Rows with `derived` are replayed and not measured.
+        rows: Steps with `src`, `ep`, `t`, `agent`, `kind`, `tool`, `model`, `prompt`, `last`, `out`
+            and, where there was a schema, `min` and `max`. Rows with `derived` are replayed and not
+            measured.
         quantum: Budgets are multiples of this many tokens.
         target: The wanted share of first attempts that fit.
         seed: Orders the episodes.
 
     Returns:
-        `total`, `by_kind` and `by_source`, each with `steps`, `coverage` (share of first attempts that fit), `overshoot`
-        (tokens allocated first / tokens needed), `lin` (positions with retries / an oracle's), `calls` a step and `wasted`
-        tokens a step.
+        `total`, `by_kind` and `by_source`, each with `steps`, `coverage` (share of first attempts
+        that fit), `overshoot` (tokens allocated first / tokens needed), `lin` (positions with
+        retries / an oracle's), `calls` a step and `wasted` tokens a step.
     """
     total: list[_Outcome] = []
     by_kind: dict[str, list[_Outcome]] = {}

@@ -1,11 +1,11 @@
-"""Learned lengths in a sqlite file that several processes may use at once. Counts and names only, no text."""
+"""Learned lengths in a sqlite file that several processes may use at once: counts, no text."""
 
 from __future__ import annotations
 
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -37,9 +37,10 @@ PRAGMA user_version = {VERSION};
 class Store:
     """Learned lengths in the file at `path`.
 
-    The file is created or opened by the first call that needs it. Every call is one transaction, so each process sees
-    what the others have learned and no observation is lost. Every method raises `StoreError` when the file cannot be
-    used; nothing of a failed call is kept. May be used from any thread.
+    The file is created or opened by the first call that needs it. Every call is one transaction, so
+    each process sees what the others have learned and no observation is lost. Every method raises
+    `StoreError` when the file cannot be used; nothing of a failed call is kept. May be used from
+    any thread.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,7 +54,7 @@ class Store:
             return _read(connection, keys, kind)
 
     def update(self, keys: Sequence[str], kind: StepKind, learn: Callable[[Known], Known]) -> Known:
-        """Put `learn(what is known at these keys)` in its place, and return it. `learn` may run under a lock."""
+        """Put `learn(what is known at these keys)` in its place, and return it."""
         with self._transaction("IMMEDIATE") as connection:
             newer = learn(_read(connection, keys, kind))
             _write(connection, newer)
@@ -79,7 +80,7 @@ class Store:
                 self._connection = None
 
     @contextmanager
-    def _transaction(self, mode: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, mode: str) -> Generator[sqlite3.Connection]:
         with self._lock, self._saying_what_failed():
             if self._connection is None:
                 self._connection = _connect(self.path)
@@ -94,7 +95,7 @@ class Store:
                 raise
 
     @contextmanager
-    def _saying_what_failed(self) -> Iterator[None]:
+    def _saying_what_failed(self) -> Generator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, struct.error) as error:
@@ -106,8 +107,8 @@ class Store:
 def open_store(path: str | Path) -> Store:
     """Open the store at `path` now, creating it (and its folder) where it does not exist.
 
-    Raises `StoreError` when the file is locked, broken, not ours or written by a newer version. To open it only when it
-    is needed, make a `Store`.
+    Raises `StoreError` when the file is locked, broken, not ours or written by a newer version. To
+    open it only when it is needed, make a `Store`.
     """
     store = Store(path)
     store.everything()
@@ -137,7 +138,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     """Make the tables in a new file; refuse a file that is not ours."""
-    application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+    application, version = (
+        _pragma(connection, "application_id"),
+        _pragma(connection, "user_version"),
+    )
     if application == APPLICATION:
         if version != VERSION:
             raise sqlite3.DatabaseError(
@@ -187,10 +191,7 @@ def _known(nodes: sqlite3.Cursor, controls: sqlite3.Cursor) -> Known:
 def _write(connection: sqlite3.Connection, known: Known) -> None:
     connection.executemany(
         "INSERT OR REPLACE INTO nodes (key, seen, floor, mass) VALUES (?, ?, ?, ?)",
-        [
-            (key, node.seen, node.floor, _MASS.pack(*node.mass))
-            for key, node in known.nodes.items()
-        ],
+        [(key, node.seen, node.floor, _MASS.pack(*node.mass)) for key, node in known.nodes.items()],
     )
     connection.executemany(
         "INSERT OR REPLACE INTO controls (kind, log_price, seen, missed) VALUES (?, ?, ?, ?)",

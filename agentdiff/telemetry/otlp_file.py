@@ -47,7 +47,8 @@ class TraceFile:
 
     def append(self, span: ReadableSpan) -> None:
         """Write one finished span. Of a line that does not fit, nothing stays in the file."""
-        line = (json.dumps(_export_request(span), separators=(",", ":")) + "\n").encode()
+        request = json.dumps(_export_request(span), ensure_ascii=False, separators=(",", ":"))
+        line = f"{request}\n".encode(errors="replace")  # a lone surrogate has no UTF-8
         with self._lock:
             if self.problem is not None or self._file.closed:
                 return

@@ -28,7 +28,7 @@ class _ToFile(SpanProcessor):
 def tracer_into(file: TraceFile) -> Tracer:
     """A tracer whose spans all go to `file`.
 
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are honoured, samplers are not. A no-op tracer
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` count, samplers do not. A no-op tracer
     if `OTEL_SDK_DISABLED` is set.
     """
     provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)

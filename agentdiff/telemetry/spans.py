@@ -53,17 +53,14 @@ def current(span: Span) -> Generator[None]:
 class RunSpan:
     """The span of a run."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "trace_id")
 
     def __init__(self, span: Span) -> None:
         self._span = span
-
-    @property
-    def trace_id(self) -> str | None:
+        self.trace_id = (
+            trace.format_trace_id(span.get_span_context().trace_id) if span.is_recording() else None
+        )
         """The trace's id in 32 hex digits, or None where nothing records this run."""
-        if not self._span.is_recording():
-            return None
-        return trace.format_trace_id(self._span.get_span_context().trace_id)
 
     def finish(self, usage: Usage, steps: int) -> None:
         """Record what the run used and how many steps it took, also when it ends in an error."""

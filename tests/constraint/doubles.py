@@ -20,7 +20,7 @@ _WORDS = (
     "20", "12", "00", "0.", ".5", "-1", "ab", "abc", "aa", "bb", "  ", " a", "\\n", "\\\"", "\\", "é", "日本", "日",
     "😀", "ü", "ber", '本"', 'x": ', '":', '","', "a long token of many words", "tags", "München", "München\"",
 )  # fmt: skip
-_PARTIAL = (b"\xe6\x97", b"\xa5\xe6", b"\xf0\x9f", b"\x98\x80", b"a\xc3", b"\xa9\"")
+_PARTIAL = (b"\xe6\x97", b"\xa5\xe6", b"\xf0\x9f", b"\x98\x80", b"a\xc3", b'\xa9"')
 
 BYTES = Vocabulary([*(bytes([b]) for b in range(256)), None], [256])
 """Every byte and EOS."""
@@ -46,7 +46,9 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return scores - np.log(np.exp(scores).sum(1, keepdims=True))
 
 
-def noise(rng: np.random.Generator, length: int, vocabulary: Vocabulary, sigma: float = 3.0) -> NDArray[np.float64]:
+def noise(
+    rng: np.random.Generator, length: int, vocabulary: Vocabulary, sigma: float = 3.0
+) -> NDArray[np.float64]:
     """Log-probabilities [length, V] of a model that knows nothing."""
     return log_softmax(rng.standard_normal((length, len(vocabulary))) * sigma)
 
@@ -95,15 +97,19 @@ def decode(
 
 # -- schemas --------------------------------------------------------------------------------------------------------
 
-_KEYS = st.sampled_from(["a", "b", "name", "city", "days", 'q"', "naïve", "日本", "x y", "back\\slash"])
+_KEYS = st.sampled_from(
+    ["a", "b", "name", "city", "days", 'q"', "naïve", "日本", "x y", "back\\slash"]
+)
 
 
 def _integers() -> st.SearchStrategy[Json]:
     edges = st.integers(-120, 120)
     return st.builds(
-        lambda low, span, keys: {"type": "integer"}
-        | ({"minimum": low} if "low" in keys else {})
-        | ({"maximum": low + span} if "high" in keys else {}),
+        lambda low, span, keys: (
+            {"type": "integer"}
+            | ({"minimum": low} if "low" in keys else {})
+            | ({"maximum": low + span} if "high" in keys else {})
+        ),
         edges,
         st.integers(0, 200),
         st.sets(st.sampled_from(["low", "high"])),
@@ -125,9 +131,11 @@ def _numbers() -> st.SearchStrategy[Json]:
 
 def _strings() -> st.SearchStrategy[Json]:
     return st.builds(
-        lambda low, more: {"type": "string"}
-        | ({"minLength": low} if low else {})
-        | ({"maxLength": low + more} if more is not None else {}),
+        lambda low, more: (
+            {"type": "string"}
+            | ({"minLength": low} if low else {})
+            | ({"maxLength": low + more} if more is not None else {})
+        ),
         st.integers(0, 4),
         st.one_of(st.none(), st.integers(0, 6)),
     )
@@ -162,10 +170,12 @@ def _objects(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
 
 def _arrays(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     return st.builds(
-        lambda items, low, more, prefix: {"type": "array", "items": items}
-        | ({"minItems": low} if low else {})
-        | ({"maxItems": low + more} if more is not None else {})
-        | ({"prefixItems": prefix} if prefix else {}),
+        lambda items, low, more, prefix: (
+            {"type": "array", "items": items}
+            | ({"minItems": low} if low else {})
+            | ({"maxItems": low + more} if more is not None else {})
+            | ({"prefixItems": prefix} if prefix else {})
+        ),
         inner,
         st.integers(0, 2),
         st.one_of(st.none(), st.integers(0, 3)),
@@ -176,7 +186,9 @@ def _arrays(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
 SCHEMAS: st.SearchStrategy[Json] = st.recursive(
     _LEAVES,
     lambda inner: st.one_of(
-        _objects(inner), _arrays(inner), st.lists(inner, min_size=1, max_size=3).map(lambda branches: {"anyOf": branches})
+        _objects(inner),
+        _arrays(inner),
+        st.lists(inner, min_size=1, max_size=3).map(lambda branches: {"anyOf": branches}),
     ),
     max_leaves=6,
 )

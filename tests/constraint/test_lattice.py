@@ -12,16 +12,29 @@ from agentdiff.constraint import Vocabulary, compile_schema
 from tests.constraint.doubles import TINY, log_softmax, text_of
 
 SCHEMAS = {
-    "object": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 30}}, "required": ["a"]},
-    "optional": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}, "b": {"const": True}}},
+    "object": {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 30}},
+        "required": ["a"],
+    },
+    "optional": {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": 1}, "b": {"const": True}},
+    },
     "string": {"type": "string", "maxLength": 3},
     "free string": {"type": "string"},
     "values": {"enum": ["a", "ab", "b", True, 1, 12, 112, {"a": 1}]},
-    "open": {"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": {"const": 2}},
+    "open": {
+        "type": "object",
+        "properties": {"a": {"const": 1}},
+        "additionalProperties": {"const": 2},
+    },
 }
 
 
-def every_fill(schema: object, vocabulary: Vocabulary, length: int, budget: int) -> list[tuple[int, ...]]:
+def every_fill(
+    schema: object, vocabulary: Vocabulary, length: int, budget: int
+) -> list[tuple[int, ...]]:
     """All valid fills of a block: by the matcher's own token steps and costs, depth first."""
     fills: list[tuple[int, ...]] = []
     start = compile_schema(schema, vocabulary).start(budget)
@@ -98,11 +111,15 @@ def test_samples_follow_the_exact_posterior() -> None:
     draws = 4000
     counts = dict.fromkeys(fills, 0)
     for _ in range(draws):
-        counts[tuple(matcher.propose(log_probs, {}, temperature=temperature, rng=rng).tokens.tolist())] += 1
+        counts[
+            tuple(matcher.propose(log_probs, {}, temperature=temperature, rng=rng).tokens.tolist())
+        ] += 1
     observed = np.array([counts[f] for f in fills])
     common = expected * draws >= 5
     rest_observed, rest_expected = observed[~common].sum(), expected[~common].sum() * draws
-    statistic = ((observed[common] - expected[common] * draws) ** 2 / (expected[common] * draws)).sum()
+    statistic = (
+        (observed[common] - expected[common] * draws) ** 2 / (expected[common] * draws)
+    ).sum()
     if rest_expected > 0:
         statistic += (rest_observed - rest_expected) ** 2 / rest_expected
     degrees = int(common.sum())

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from agentdiff.constraint import Grammar, Matcher, Vocabulary, compile_schema
 from agentdiff.constraint.automaton import DONE
 from agentdiff.errors import BudgetTooSmall
-from tests.constraint.doubles import BYTES, SCHEMAS, TREE, WORDS, decode, dumps, noise, text_of, written
+from tests.constraint.doubles import (
+    BYTES,
+    SCHEMAS,
+    TREE,
+    WORDS,
+    decode,
+    dumps,
+    noise,
+    text_of,
+    written,
+)
 
 TOOL: Any = {
     "type": "object",
@@ -44,7 +54,9 @@ def one_by_one(rng: np.random.Generator):
 
 def some(rng: np.random.Generator):
     def choose(confidence: NDArray[np.float64], still_open: list[int]) -> list[int]:
-        return rng.choice(still_open, int(rng.integers(1, len(still_open) + 1)), replace=False).tolist()
+        return rng.choice(
+            still_open, int(rng.integers(1, len(still_open) + 1)), replace=False
+        ).tolist()
 
     return choose
 
@@ -56,7 +68,9 @@ def backwards(rng: np.random.Generator):
 ORDERS = {"threshold": threshold, "one by one": one_by_one, "some": some, "backwards": backwards}
 
 
-def check(schema: Any, vocabulary: Vocabulary, grammar: Grammar, tokens: list[int], budget: int) -> Any:
+def check(
+    schema: Any, vocabulary: Vocabulary, grammar: Grammar, tokens: list[int], budget: int
+) -> Any:
     """The text is within the budget, parses, and satisfies the schema."""
     assert written(tokens, vocabulary) <= budget
     text = text_of(tokens, vocabulary)
@@ -83,13 +97,22 @@ def test_every_text_parses_validates_and_keeps_its_budget(
     grammar = compile_schema(schema, WORDS, style=style)
     budget = grammar.min_tokens + slack
     tokens = decode(
-        grammar.start(budget), WORDS, rng, block=block, choose=ORDERS[order](rng), temperature=temperature
+        grammar.start(budget),
+        WORDS,
+        rng,
+        block=block,
+        choose=ORDERS[order](rng),
+        temperature=temperature,
     )
     check(schema, WORDS, grammar, tokens, budget)
 
 
 @pytest.mark.parametrize("slack", [2, 40])
-@pytest.mark.parametrize("schema", [TREE, {}, TOOL, TOOL | {"additionalProperties": True}], ids=["tree", "any", "tool", "open"])
+@pytest.mark.parametrize(
+    "schema",
+    [TREE, {}, TOOL, TOOL | {"additionalProperties": True}],
+    ids=["tree", "any", "tool", "open"],
+)
 def test_recursive_and_open_schemas_keep_the_law(schema: Any, slack: int) -> None:
     grammar = compile_schema(schema, WORDS)
     for seed, order in itertools.product(range(2), sorted(ORDERS)):
@@ -101,7 +124,9 @@ def test_recursive_and_open_schemas_keep_the_law(schema: Any, slack: int) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
-def test_each_open_state_has_a_token_that_brings_it_closer_to_the_end(schema: Any, seed: int) -> None:
+def test_each_open_state_has_a_token_that_brings_it_closer_to_the_end(
+    schema: Any, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     grammar = compile_schema(schema, WORDS)
     automaton = grammar._tokens
@@ -130,7 +155,11 @@ def test_edges_hold_exactly_the_tokens_whose_bytes_go_on(schema: Any, seed: int)
     state = automaton.start
     for _ in range(8):
         targets, sets = automaton.edges(state)
-        listed = {t: q for q, s in zip(targets.tolist(), sets.tolist(), strict=True) for t in automaton.sets[s].tolist()}
+        listed = {
+            t: q
+            for q, s in zip(targets.tolist(), sets.tolist(), strict=True)
+            for t in automaton.sets[s].tolist()
+        }
         for token in range(len(WORDS)):
             assert automaton.step(state, token) == listed.get(token, -1)
         if state == DONE:
@@ -140,7 +169,9 @@ def test_edges_hold_exactly_the_tokens_whose_bytes_go_on(schema: Any, seed: int)
 
 @settings(max_examples=30, deadline=None)
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32), slack=st.integers(0, 12))
-def test_pins_from_any_earlier_fill_are_feasible_for_any_model(schema: Any, seed: int, slack: int) -> None:
+def test_pins_from_any_earlier_fill_are_feasible_for_any_model(
+    schema: Any, seed: int, slack: int
+) -> None:
     rng = np.random.default_rng(seed)
     grammar = compile_schema(schema, WORDS)
     matcher = grammar.start(grammar.min_tokens + slack)
@@ -192,7 +223,9 @@ def test_a_budget_below_the_shortest_text_is_refused_with_the_number() -> None:
 
 
 def test_the_shortest_text_is_counted_in_the_longest_tokens() -> None:
-    grammar = compile_schema({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}, WORDS)
+    grammar = compile_schema(
+        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}, WORDS
+    )
     # {"  city  ":_"  "}
     assert grammar.min_tokens == 4
 
@@ -256,7 +289,12 @@ def test_stopping_may_be_possible_without_being_necessary() -> None:
 
 
 def test_a_grammar_that_is_fixed_needs_no_model() -> None:
-    schema = {"type": "object", "properties": {"city": {"const": "Bern"}}, "required": ["city"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"city": {"const": "Bern"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
     grammar = compile_schema(schema, BYTES)
     text = b'{"city": "Bern"}'
     proposal = grammar.start(40).propose(noise(np.random.default_rng(0), 20, BYTES), {})
@@ -269,7 +307,11 @@ def test_a_grammar_that_is_fixed_needs_no_model() -> None:
 
 def test_a_position_with_two_spellings_is_sure_but_not_forced() -> None:
     schema = {"const": {"name": 1}}
-    proposal = compile_schema(schema, WORDS).start(20).propose(noise(np.random.default_rng(0), 12, WORDS), {})
+    proposal = (
+        compile_schema(schema, WORDS)
+        .start(20)
+        .propose(noise(np.random.default_rng(0), 12, WORDS), {})
+    )
     assert not proposal.forced[0]  # `{` or `{"`
     assert proposal.forced[-1]
 
@@ -288,10 +330,16 @@ def test_matchers_of_one_grammar_do_not_disturb_each_other() -> None:
     grammar = compile_schema(TOOL, WORDS)
     rngs = [np.random.default_rng(s) for s in range(3)]
     matchers: list[Matcher] = [grammar.start(30) for _ in rngs]
-    together = [m.propose(noise(r, 8, WORDS), {}).tokens.tolist() for m, r in zip(matchers, rngs, strict=True)]
+    together = [
+        m.propose(noise(r, 8, WORDS), {}).tokens.tolist()
+        for m, r in zip(matchers, rngs, strict=True)
+    ]
     for seed, expected in enumerate(together):
         alone = compile_schema(TOOL, WORDS).start(30)
-        assert alone.propose(noise(np.random.default_rng(seed), 8, WORDS), {}).tokens.tolist() == expected
+        assert (
+            alone.propose(noise(np.random.default_rng(seed), 8, WORDS), {}).tokens.tolist()
+            == expected
+        )
 
 
 def test_the_dtype_of_the_scores_does_not_matter() -> None:

@@ -26,7 +26,22 @@ BOUNDS = st.one_of(
     st.integers(-(10**16), 10**16),
     st.decimals(-100, 100, places=3).map(float),
     st.floats(-1e6, 1e6),
-    st.sampled_from([0, -0.0, 0.0, 0.1, -0.1, 0.30000000000000004, 1e-7, -1e-7, 1e15, 999999999999999, 1e300, 2e10]),
+    st.sampled_from(
+        [
+            0,
+            -0.0,
+            0.0,
+            0.1,
+            -0.1,
+            0.30000000000000004,
+            1e-7,
+            -1e-7,
+            1e15,
+            999999999999999,
+            1e300,
+            2e10,
+        ]
+    ),
 )
 
 
@@ -52,7 +67,9 @@ def texts(grammar: Any, seed: int, count: int) -> list[bytes]:
 @example(kind="integer", lower=("exclusiveMinimum", -1), upper=("exclusiveMaximum", 1), seed=0)
 @example(kind="integer", lower=None, upper=("maximum", 2e10), seed=0)
 @example(kind="number", lower=("exclusiveMinimum", 99.95), upper=("maximum", 100), seed=0)
-def test_each_number_lies_in_its_bounds_and_has_the_one_form(kind: str, lower: Any, upper: Any, seed: int) -> None:
+def test_each_number_lies_in_its_bounds_and_has_the_one_form(
+    kind: str, lower: Any, upper: Any, seed: int
+) -> None:
     schema = {"type": kind} | dict(b for b in (lower, upper) if b)
     try:
         grammar = compile_schema(schema, BYTES)
@@ -93,7 +110,9 @@ def test_a_number_of_at_most_15_digits_is_taken_exactly_when_it_is_in_bounds(
     try:
         grammar = compile_schema(schema, BYTES)
     except SchemaError:
-        assert not is_short or not jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+        assert not is_short or not jsonschema.Draft202012Validator(schema).is_valid(
+            json.loads(text)
+        )
         return
     in_bounds = jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
     assert grammar.accepts(text.encode()) == (is_short and in_bounds)

@@ -1,31 +1,20 @@
 """Arithmetic as people type it: `17% of 2340`, `12 x 8`, `half of 90`, `the square root of 144`.
 
-1. `_plain` rewrites signs and phrases into a small language: `the square root of 9 times 2` is `sqrt 9 * 2`.
-2. `_tokens` cuts it into numbers (spelled ones too), portions (`half`, `two thirds`), names and signs.
-3. `_Reader` is a recursive-descent reader that computes as it goes, in exact fractions.
-
-Nothing is ever evaluated as code, and every value is bounded, so no text can hang it. Percentages mean what they mean on
-a till: `100 - 15%` is 85. Angles are in degrees unless pi or radians are mentioned.
+`_Reader` is a recursive-descent reader over the tokens of `arithmetic_tokens` that computes as it
+goes, in exact fractions. Nothing is ever evaluated as code, and every value is bounded, so no text
+can hang it. Percentages mean what they mean on a till: `100 - 15%` is 85. Angles are in degrees
+unless pi or radians are mentioned.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from agentdiff.embedded.tools.numerals import (
-    ORDINALS,
-    PORTIONS,
-    SCALES,
-    SMALL,
-    TENS,
-    is_numeral,
-    read_spelled,
-    write_number,
-)
+from agentdiff.embedded.tools.arithmetic_tokens import cut, plain
+from agentdiff.embedded.tools.numerals import write_number
 from agentdiff.errors import ToolFailed
 
 if TYPE_CHECKING:
@@ -43,7 +32,7 @@ def calculate(expression: str) -> str:
     Args:
         expression: For example `17% of 2340`, `12 * (3 + 4)` or `square root of 144`.
     """
-    said = re.sub(r"\s*=[\s?]*$", "", expression.strip().strip("\"'“”`").strip()).rstrip("?!.;, ")
+    said = re.sub(r"[\s=?.;,]+$", "", expression.strip().strip("\"'“”`").strip())
     if len(said) > MAX_CHARS:
         raise ToolFailed(f"the expression has {len(said)} characters; {MAX_CHARS} is the most")
     reader = _Reader(said)
@@ -52,157 +41,40 @@ def calculate(expression: str) -> str:
     return f"{said} = {write_number(value, digits=10)}{note}"
 
 
-# --- from what people type to a small language ------------------------------------------------------------------------
-
-_SIGNS = str.maketrans(
-    {
-        **dict.fromkeys("×·∙⋅✕✖", "*"),
-        **dict.fromkeys("÷∕", "/"),
-        **dict.fromkeys("−–—", "-"),
-        **dict.fromkeys("[{", "("),
-        **dict.fromkeys("]}", ")"),
-        **dict.fromkeys("$€£¥", None),
-        **{"½": "(1/2)", "¼": "(1/4)", "¾": "(3/4)", "⅓": "(1/3)", "⅔": "(2/3)", "⅛": "(1/8)"},
-        **{"√": " sqrt ", "∛": " cbrt ", "π": " pi ", "’": "'", "\u00a0": " ", "°": " degrees "},
-    }
-)
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-_ORDINAL = "|".join(sorted(ORDINALS, key=len, reverse=True))
-_PHRASES: tuple[tuple[str, str], ...] = (
-    (r"^(?:please )?(?:what is|what's|whats|how much is|calculate|compute|evaluate|solve|work out)\b", " "),
-    (r"\*\*", "^"),
-    (rf"\b({'|'.join(TENS)})-({'|'.join(list(SMALL)[1:10])})\b", r"\1 \2"),
-    (rf"\b(?:raised )?to the ({_ORDINAL})(?: power)?\b", lambda m: f" ^ {ORDINALS[m[1]]} "),  # type: ignore[dict-item]
-    (r"\b(?:raised )?to the (?:power (?:of )?)?(?=[\d.(-]|[a-z])", " ^ "),
-    (r"(?<=\d)(?:st|nd|rd|th)\b(?: power\b)?", " "),
-    (r"\bremainder (?:of|when) (.+?) (?:is )?divided by (.+)", r"(\1) mod (\2)"),
-    (r"\b(?:multiplied by|times)\b", " * "),
-    (r"\b(?:divided by|over)\b", " / "),
-    (r"\b(?:plus|increased by|added to)\b", " + "),
-    (r"\b(?:minus|less|decreased by|reduced by|take away|negative)\b", " - "),
-    (r"\bmodulo\b", " mod "),
-    (r"\b(?:percent|per cent|pct)\b", " % "),
-    (r"\bsquared\b", " ^ 2 "),
-    (r"\bcubed\b", " ^ 3 "),
-    (r"\b(?:square root|sqrt) of\b|\bsquare root\b", " sqrt "),
-    (r"\b(?:cube root|cbrt) of\b|\bcube root\b", " cbrt "),
-    (r"\b(square|cube|factorial|log|logarithm|absolute value|sine|cosine|tangent) of\b", r" \1 "),
-    (r"\bdegrees?\b", " "),
-)
-
-
-def _plain(text: str) -> str:
-    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda m: f"^{m[0].translate(_SUPERSCRIPTS)} ", text)
-    text = re.sub(r"\s+", " ", text.translate(_SIGNS).lower()).strip()
-    for pattern, replacement in _PHRASES:
-        text = re.sub(pattern, replacement, text)
-    return text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Token:
-    kind: Literal["number", "portion", "name", "sign"]
-    text: str
-    value: Fraction = Fraction(0)
-
-
-_LEXEME = re.compile(
-    r"\s*(?:(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+(?![a-z]))?)"
-    r"|(?P<word>log10|log2|[a-z]+)|(?P<sign>[-+*/^()%!,]))"
-)
-_SIGN_WORDS = {"x": "*", "mod": "mod", "of": "of", "on": "of", "off": "off", "and": "and"} | {
-    word: word for word in ("by", "from", "to", "with", "between")
-}
-
-
-def _tokens(text: str) -> list[_Token]:
-    pieces: list[str] = []
-    at = 0
-    while text[at:].strip():
-        found = _LEXEME.match(text, at)
-        if found is None:
-            _unreadable(text[at:].strip()[:20])
-        pieces.append(found[0].strip())
-        at = found.end()
-    pieces = [piece for piece in pieces if piece not in ("a", "an", "the")]
-    tokens: list[_Token] = []
-    at = 0
-    while at < len(pieces):
-        piece = pieces[at]
-        spelled = read_spelled(pieces[at:]) if is_numeral(piece) else None
-        if piece[0].isdigit() or piece[0] == ".":
-            value, taken = _digits(piece), 1
-            while pieces[at + taken : at + taken + 1] and pieces[at + taken] in SCALES:
-                value, taken = value * SCALES[pieces[at + taken]], taken + 1
-        elif spelled is not None:
-            value, taken = spelled
-        elif piece in PORTIONS:
-            tokens.append(_Token(kind="portion", text=piece, value=PORTIONS[piece]))
-            at += 1
-            continue
-        else:
-            sign = _SIGN_WORDS.get(piece, piece)
-            tokens.append(_Token(kind="name" if sign.isalpha() and piece not in _SIGN_WORDS or piece.startswith("log") else "sign", text=sign))
-            at += 1
-            continue
-        at += taken
-        kind = "number"
-        if pieces[at : at + 1] and pieces[at] in PORTIONS:
-            value, at, kind = value * PORTIONS[pieces[at]], at + 1, "portion"
-        elif pieces[at : at + 1] == ["and"] and pieces[at + 1 : at + 2] and pieces[at + 1] in PORTIONS:
-            value, at = value + PORTIONS[pieces[at + 1]], at + 2
-        tokens.append(_Token(kind=kind, text=piece, value=value))
-    return tokens
-
-
-def _digits(text: str) -> Fraction:
-    mantissa, _, exponent = text.replace(",", "").partition("e")
-    if exponent and (len(exponent) > 5 or abs(int(exponent)) > 400):
-        raise ToolFailed(f"{text} is too large or too small to compute with")
-    return Fraction(mantissa.rstrip(".") or "0") * Fraction(10) ** int(exponent or 0)
-
-
-def _unreadable(what: str) -> NoReturn:
-    raise ToolFailed(
-        f"cannot read {what!r} as arithmetic; "
-        "write it like `17% of 2340`, `12 * (3 + 4)` or `square root of 144`"
-    )
-
-
-# --- reading and computing --------------------------------------------------------------------------------------------
-
-
 class _Reader:
-    """Reads one expression. `%` after a value is a percentage, between two values it is the remainder."""
+    """Reads one expression. `%` is a percentage behind a value, the remainder between two."""
 
     def __init__(self, said: str) -> None:
-        self.said = said
-        plain = _plain(said)
-        self.tokens = _tokens(plain)
+        self.shown = said if len(said) <= 60 else f"{said[:60]}…"
+        text = plain(said)
+        self.tokens = cut(text)
         self.at = 0
         self.depth = 0
-        self.in_radians = re.search(r"\bpi\b|\bradians?\b", plain) is not None
+        self.in_radians = re.search(r"\bpi\b|\btau\b|\brad(ians?)?\b", text) is not None
         self.used_degrees = False
 
     def read(self) -> Fraction:
         try:
             value, _ = self.total()
         except ZeroDivisionError:
-            raise ToolFailed(f"{self.said} divides by zero") from None
+            raise ToolFailed(f"{self.shown} divides by zero") from None
         except OverflowError:
-            raise ToolFailed(f"the result of {self.said} is too large") from None
+            raise ToolFailed(f"the result of {self.shown} is too large") from None
         if self.at < len(self.tokens):
             self.stuck()
         return value
 
     def stuck(self) -> NoReturn:
-        rest = self.tokens[self.at].text if self.at < len(self.tokens) else ""
-        if self.tokens and rest:
-            raise ToolFailed(
-                f"cannot read {self.said!r} as arithmetic (stopped at {rest!r}); "
-                "write it like `17% of 2340` or `12 * (3 + 4)`"
-            )
-        _unreadable(self.said)
+        where = f" (stopped at {self.tokens[self.at].text!r})" if self.at < len(self.tokens) else ""
+        raise ToolFailed(
+            f"cannot read {self.shown!r} as arithmetic{where}; "
+            "write it like `17% of 2340`, `12 * (3 + 4)` or `square root of 144`"
+        )
+
+    def deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ToolFailed(f"{self.shown} is nested too deeply")
 
     def next_is(self, *signs: str) -> bool:
         return (
@@ -254,9 +126,7 @@ class _Reader:
         return left, is_percent
 
     def signed(self) -> tuple[Fraction, bool]:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ToolFailed(f"{self.said[:40]}… is nested too deeply")
+        self.deeper()
         sign = 1
         while self.next_is("-", "+"):
             sign = -sign if self.tokens[self.at].text == "-" else sign
@@ -317,22 +187,20 @@ class _Reader:
             return _bounded(_AGGREGATES[token.text](self.listed()))
         if token.text in _ANGLES:
             angle = self.argument()
-            self.used_degrees = not self.in_radians
+            self.used_degrees |= not self.in_radians and angle != 0
             return _ANGLES[token.text](float(angle) if self.in_radians else math.radians(angle))
         if token.text in _FUNCTIONS:
             try:
                 return _bounded(_FUNCTIONS[token.text](self.argument()))
             except ValueError:
-                raise ToolFailed(f"{token.text} has no real value there, in {self.said}") from None
+                raise ToolFailed(f"{token.text} has no real value there, in {self.shown}") from None
         self.at -= 1
         self.stuck()
 
     def argument(self) -> Fraction:
         """`sqrt(16)*5` takes the parenthesis alone, `sqrt 3^2` the whole power."""
         if self.next_is("("):
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise ToolFailed(f"{self.said[:40]}… is nested too deeply")
+            self.deeper()
             value = self.value()
             self.depth -= 1
             return value
@@ -341,13 +209,24 @@ class _Reader:
     def listed(self) -> list[Fraction]:
         """`of 5, 8 and 13`, `(3, 7)`, `9 by 12`."""
         self.take("of", "between")
-        start = self.at
-        if self.take("("):
-            values = self.items()
-            if len(values) > 1 and self.take(")"):
-                return values
-            self.at = start
-        return self.items()
+        if not self.list_in_parentheses():
+            return self.items()
+        self.take("(")
+        values = self.items()
+        if not self.take(")"):
+            self.stuck()
+        return values
+
+    def list_in_parentheses(self) -> bool:
+        """Whether a parenthesis that holds several items comes next."""
+        depth = 0
+        for token in self.tokens[self.at :]:
+            depth += (token.text == "(") - (token.text == ")")
+            if depth < 1:
+                return False
+            if depth == 1 and token.kind == "sign" and token.text in ("and", ","):
+                return True
+        return False
 
     def items(self) -> list[Fraction]:
         values = [self.term()[0]]
@@ -387,7 +266,9 @@ def _sqrt(value: Fraction) -> Fraction:
     above, below = math.isqrt(value.numerator), math.isqrt(value.denominator)
     if above**2 == value.numerator and below**2 == value.denominator:
         return Fraction(above, below)
-    return Fraction(math.isqrt(value.numerator * value.denominator * 10**60), value.denominator * 10**30)
+    return Fraction(
+        math.isqrt(value.numerator * value.denominator * 10**60), value.denominator * 10**30
+    )
 
 
 def _cbrt(value: Fraction) -> Fraction:
@@ -415,7 +296,9 @@ def _product(values: list[Fraction]) -> Fraction:
     return result
 
 
-def _pair(compute: Callable[[Fraction, Fraction], Fraction]) -> Callable[[list[Fraction]], Fraction]:
+def _pair(
+    compute: Callable[[Fraction, Fraction], Fraction],
+) -> Callable[[list[Fraction]], Fraction]:
     def computed(values: list[Fraction]) -> Fraction:
         if len(values) != 2:
             raise ToolFailed(f"a difference or a quotient takes two numbers, got {len(values)}")
@@ -425,15 +308,15 @@ def _pair(compute: Callable[[Fraction, Fraction], Fraction]) -> Callable[[list[F
 
 
 def _mean(values: list[Fraction]) -> Fraction:
-    return sum(values, Fraction(0)) / len(values)
+    return _sum(values) / len(values)
 
 
 def _sum(values: list[Fraction]) -> Fraction:
     return sum(values, Fraction(0))
 
 
-_CONSTANTS = {"pi": Fraction(math.pi), "e": Fraction(math.e), "tau": Fraction(math.tau)}
-_FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {
+_CONSTANTS: Final = {"pi": Fraction(math.pi), "e": Fraction(math.e), "tau": Fraction(math.tau)}
+_FUNCTIONS: Final[dict[str, Callable[[Fraction], Fraction]]] = {
     "sqrt": _sqrt,
     "root": _sqrt,
     "cbrt": _cbrt,
@@ -455,7 +338,7 @@ _FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {
     "floor": lambda value: Fraction(math.floor(value)),
     "ceil": lambda value: Fraction(math.ceil(value)),
 }
-_ANGLES: dict[str, Callable[[float], Fraction]] = {
+_ANGLES: Final[dict[str, Callable[[float], Fraction]]] = {
     "sin": _angle(math.sin),
     "cos": _angle(math.cos),
     "tan": _tan,
@@ -463,7 +346,7 @@ _ANGLES: dict[str, Callable[[float], Fraction]] = {
     "cosine": _angle(math.cos),
     "tangent": _tan,
 }
-_AGGREGATES: dict[str, Callable[[list[Fraction]], Fraction]] = {
+_AGGREGATES: Final[dict[str, Callable[[list[Fraction]], Fraction]]] = {
     "sum": _sum,
     "total": _sum,
     "add": _sum,

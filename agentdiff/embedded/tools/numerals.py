@@ -1,10 +1,10 @@
-"""Numbers as people write them: spelled out, ordinal, as parts of one; and how a result is written back."""
+"""Numbers as people write them (spelled out, ordinal, parts of one), and as results are written."""
 
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,51 +63,53 @@ def is_numeral(word: str) -> bool:
 
 
 def read_spelled(words: Sequence[str]) -> tuple[Fraction, int] | None:
-    """The number that `words` begin with and how many of them it takes; None where they begin with none.
+    """The number that `words` begin with and how many it takes; None where they begin with none.
 
-    `two hundred and five` is 205, `three point one four` 3.14, `hundred` 100. A hyphen is a space.
+    `two hundred and five` is 205, `three point one four` 3.14, `hundred` 100.
     """
     total, current, at = 0, 0, 0
-    after = "start"
+    after: Literal["start", "units", "tens", "scale"] = "start"
     while at < len(words):
         word = words[at]
-        if word in SMALL and after != "small" and not (after == "tens" and not 0 < SMALL[word] < 10):
-            current += SMALL[word]
-            after = "small"
+        if word in SMALL and (
+            after in ("start", "scale") or (after == "tens" and 0 < SMALL[word] < 10)
+        ):
+            current, after = current + SMALL[word], "units"
         elif word in TENS and after in ("start", "scale"):
-            current += TENS[word]
-            after = "tens"
+            current, after = current + TENS[word], "tens"
+        elif word in SCALES and SCALES[word] <= 100:
+            current, after = max(current, 1) * SCALES[word], "scale"
         elif word in SCALES:
-            scale = SCALES[word]
-            if scale <= 100:
-                current = max(current, 1) * scale
-            else:
-                total, current = total + max(current, 1) * scale, 0
-            after = "scale"
-        elif word == "and" and after == "scale" and words[at + 1 : at + 2] and words[at + 1] in SMALL | TENS:
-            pass
-        else:
+            total, current, after = total + max(current, 1) * SCALES[word], 0, "scale"
+        elif not (word == "and" and after == "scale" and _continues(words[at + 1 :])):
             break
         at += 1
     if at == 0:
         return None
-    value = Fraction(total + current)
-    if words[at : at + 1] == ["point"]:
-        digits = ""
-        for word in words[at + 1 :]:
-            if word not in SMALL or SMALL[word] > 9:
-                break
-            digits += str(SMALL[word])
-        if digits:
-            value += Fraction(int(digits), 10 ** len(digits))
-            at += 1 + len(digits)
-    return value, at
+    decimals, taken = _read_decimals(words[at:])
+    return total + current + decimals, at + taken
+
+
+def _continues(words: Sequence[str]) -> bool:
+    return bool(words) and (words[0] in SMALL or words[0] in TENS)
+
+
+def _read_decimals(words: Sequence[str]) -> tuple[Fraction, int]:
+    """`point one four` is 0.14."""
+    digits = ""
+    for word in words[1:] if words[:1] == ["point"] else ():
+        if SMALL.get(word, 10) > 9:
+            break
+        digits += str(SMALL[word])
+    if not digits:
+        return Fraction(0), 0
+    return Fraction(int(digits), 10 ** len(digits)), 1 + len(digits)
 
 
 def write_number(value: Fraction, *, digits: int) -> str:
     """`value` with up to `digits` significant digits, whole parts in full, no trailing zeros.
 
-    At least two decimals are kept where the value has them: 1234567.891 with 7 digits is 1234567.89.
+    Two decimals are kept whatever the size: 1234567.891 with 7 digits is 1234567.89.
     """
     if value.denominator == 1 and abs(value.numerator) < 10**_FULL_DIGITS:
         return str(value.numerator)

@@ -21,6 +21,10 @@ from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
 MAX_PROMPT = 512
 FIRST_TOKEN_WEIGHT = 3.0
 """The first token decides between call, answer and refusal."""
+PROMPT_QUANTUM = 32
+"""Prompts are padded to multiples of this: every new shape costs the CPU kernels half a second of compilation."""
+WINDOW = 48
+"""Batches that are drawn and sorted together."""
 PADDING_WEIGHT = 0.1
 """What follows the end token is filled too, but matters little."""
 
@@ -81,20 +85,21 @@ class Stream:
     def __iter__(self) -> Iterator[Batch]:
         while True:
             window: list[Encoded] = []
-            while len(window) < self.batch_size * 16:
+            while len(window) < self.batch_size * WINDOW:
                 encoded = self.encode(examples.sample(self.rng))
                 if len(encoded.prompt) <= MAX_PROMPT and len(encoded.reply) <= 96:
                     window.append(encoded)
-            window.sort(key=lambda e: len(e.prompt) + (1 + self.copies) * len(e.reply))
+            window.sort(key=lambda e: (-(-len(e.reply) // 16), len(e.prompt)))
             groups = [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
             self.rng.shuffle(groups)
             for group in groups:
-                yield self.collate(group, block_len=32 if self.rng.random() < 0.3 else 16)
+                is_long = max(len(e.reply) for e in group) > 16
+                yield self.collate(group, block_len=32 if is_long and self.rng.random() < 0.4 else 16)
 
     def collate(self, group: list[Encoded], *, block_len: int) -> Batch:
         """Noise each reply `copies` times and lay everything out."""
         count, copies = len(group), self.copies
-        prompt_len = max(len(e.prompt) for e in group)
+        prompt_len = -(-max(len(e.prompt) for e in group) // PROMPT_QUANTUM) * PROMPT_QUANTUM
         clean_len = max(-(-len(e.reply) // block_len) * block_len for e in group)
         blocks = clean_len // block_len
         prompt = torch.full((count, prompt_len), self.pad)

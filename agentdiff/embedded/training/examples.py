@@ -431,6 +431,18 @@ def _dress(rng: Random, text: str) -> str:
     return text
 
 
+def _as_written(request: str, tool: Tool, arguments: dict[str, Json]) -> dict[str, Json]:
+    """The arguments as they stand in the request: a value that opens it may have become capitalised."""
+    free = {p.name for p in tool.parameters if p.type == "string"}
+    written = dict(arguments)
+    for name, value in arguments.items():
+        if name in free and isinstance(value, str) and value not in request:
+            capitalised = value[:1].upper() + value[1:]
+            if request.startswith(capitalised):
+                written[name] = capitalised
+    return written
+
+
 def _reuse(rng: Random, first: Call, tool: Tool) -> tuple[str, Json] | None:
     """(parameter, value) by which `tool` can take up the result of `first`."""
     result = first.result
@@ -442,7 +454,7 @@ def _reuse(rng: Random, first: Call, tool: Tool) -> tuple[str, Json] | None:
             named = [v for k, v in result.items() if k == parameter.name] or list(result.values())
             fitting = [v for v in named if isinstance(v, str) and (not numeric or isinstance(v, Digits))]
             if fitting:
-                return parameter.name, fitting[0]
+                return parameter.name, fitting[0] if numeric else str(fitting[0])
         elif isinstance(result, str):
             numbers = re.findall(r"\d+(?:\.\d+)?", result)
             if numeric and numbers:
@@ -560,6 +572,7 @@ def sample(rng: Random, *, split: Split = "train", source: str | None = None, ki
     tool = rng.choice(askable)
     text, arguments = ask(rng, tool, split)
     text = _dress(rng, text)
+    arguments = _as_written(text, tool, arguments)
     call = Call(tool, arguments)
     if rng.random() < 0.82 or split == "held":
         return Example("call", tuple(tools), text, call.reply, expected=call)
@@ -580,6 +593,8 @@ def _chain_example(rng: Random, source: str, tools: list[Tool], askable: list[To
         text = text.rstrip("?.! ") + rng.choice(corpus.joins()["then"]) + second_text
         draft = _Draft(text, [first, run(rng, second_tool, second_arguments, split)])
     request = _dress(rng, draft.text)
+    first = draft.calls[0]
+    draft.calls[0] = Call(first.tool, _as_written(request, first.tool, first.arguments), first.result)
     place = rng.choices([0, 1, 2], [0.3, 0.45, 0.25])[0]
     if place == 2:
         return Example("answer", tuple(tools), request, answer_reply(draft.calls), tuple(draft.calls))

@@ -1,0 +1,54 @@
+import pytest
+
+from agentdiff.length import replay
+from agentdiff.length.make_prior import make_prior
+from agentdiff.length.predictor import LengthPredictor
+from tests.length.outcomes import heavy_tailed
+
+
+def row(kind, out, *, source="desk", episode=0, step=0, **facts):
+    return {
+        "src": source, "ep": f"e{episode}", "t": step, "agent": "helper", "kind": kind,
+        "tool": None, "model": "m", "prompt": 100, "last": 20, "out": out, **facts,
+    }  # fmt: skip
+
+
+def test_a_replay_measures_what_was_allocated_against_what_was_needed():
+    rows = [row("tool_args", 30, episode=number, min=5, max=60) for number in range(40)]
+    rows.append(row("route", 2, derived=1))
+    report = replay(rows, quantum=32)
+    assert report["total"] == report["by_kind"]["arguments"] == report["by_source"]["desk"]
+    assert report["total"]["steps"] == 40
+    assert report["total"]["coverage"] == 1
+    assert 1 <= report["total"]["lin"] < 2  # never above `max`, which is two blocks
+
+
+def test_a_replay_holds_the_target():
+    rows = [
+        row("answer", out, source=source, episode=number)
+        for source in ("desk", "lab")
+        for number, out in enumerate(heavy_tailed(600))
+    ]
+    total = replay(rows, target=0.95)["total"]
+    assert total["coverage"] == pytest.approx(0.95, abs=0.02)
+    assert replay(rows, target=0.95)["total"] == total
+
+
+def test_a_replay_of_nothing_measures_nothing():
+    assert replay([])["total"] == {"steps": 0}
+
+
+def test_a_prior_is_made_for_every_kind_and_a_route_holds_calls_and_answers():
+    prior = make_prior([row("tool_args", 10, min=3), row("answer", 200), row("route", 4)])
+    assert all(sum(weights) == pytest.approx(1, abs=1e-3) for weights in prior.values())
+    calls, answers = prior["arguments"], prior["answer"]
+    peaks = {calls.index(max(calls)), answers.index(max(answers))}
+    assert {place for place, weight in enumerate(prior["route"]) if weight > 0.15} == peaks
+
+
+def test_the_shipped_prior_has_every_kind_and_bin():
+    prior = make_prior([])
+    shipped = LengthPredictor()._prior
+    assert {kind: len(weights) for kind, weights in shipped.items()} == {
+        kind: len(weights) for kind, weights in prior.items()
+    }
