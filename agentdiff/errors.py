@@ -25,6 +25,7 @@ AgentDiffError
     ├── BudgetExceeded            the output did not fit the budget's ceiling
     └── LimitExceeded             a limit of the run was reached
 
+Whatever ends a run carries what there was until then: `messages`, `usage`, `steps`.
 A message names the thing, shows the value and says what to do. Errors carry facts as attributes; they never log,
 and they never contain prompts, outputs or secrets beyond the value that is wrong.
 """
@@ -38,10 +39,20 @@ if TYPE_CHECKING:
 
 
 class AgentDiffError(Exception):
-    """The root of everything that agentdiff raises."""
+    """The root of everything that agentdiff raises.
+
+    An error that ends a run, whatever its kind, carries what there was: the run loop fills in `messages`, `usage` and
+    `steps`.
+    """
 
     retryable: ClassVar[bool] = False
     """Whether the same request may succeed if it is sent again."""
+    messages: tuple[object, ...] = ()
+    """The conversation so far (`agentdiff.messages.Message`)."""
+    usage: object | None = None
+    """Tokens spent so far (`agentdiff.messages.Usage`)."""
+    steps: tuple[object, ...] = ()
+    """Steps finished so far (`agentdiff.agent.StepRecord`)."""
 
 
 class ConfigurationError(AgentDiffError):
@@ -151,7 +162,8 @@ class UnknownTool(ToolError):
     def __init__(self, name: str, *, known: Sequence[str]) -> None:
         self.name = name
         self.known = tuple(known)
-        super().__init__(f"there is no tool {name!r}; the tools are {', '.join(self.known)}")
+        there_is = f"the tools are {', '.join(self.known)}" if self.known else "this agent has none"
+        super().__init__(f"there is no tool {name!r}; {there_is}")
 
 
 class InvalidArguments(ToolError):
@@ -163,17 +175,7 @@ class ToolFailed(ToolError):
 
 
 class RunError(AgentDiffError):
-    """A run ended without an output.
-
-    `messages`, `usage` and `steps` hold what there was when it ended; the run loop fills them in.
-    """
-
-    messages: tuple[object, ...] = ()
-    """The conversation so far (`agentdiff.messages.Message`)."""
-    usage: object | None = None
-    """Tokens spent so far (`agentdiff.messages.Usage`)."""
-    steps: tuple[object, ...] = ()
-    """Steps finished so far (`agentdiff.agent.StepRecord`)."""
+    """A run ended without an output."""
 
 
 class OutOfScope(RunError):

@@ -52,21 +52,21 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     """The schema of what may be replied to `request`; None for free text."""
     if not request.tools and not format.refuses:
         return dict(request.schema) if request.schema is not None else None
-    if request.schema is not None and (not request.tools or request.tool_choice == "none"):
-        return _action(answer=dict(request.schema)) if format.refuses else dict(request.schema)
     has_results = any(message.role == "tool" for message in request.messages)
     actions: list[dict[str, Json]] = []
+    definitions: dict[str, Json] = {}
     if request.tool_choice != "none":
         for tool in request.tools:
-            parameters = dict(tool.parameters) or {"type": "object", "properties": {}}
+            parameters = _hoisted(tool.parameters, f"{tool.name}.args", definitions)
             actions.append(_action(tool={"const": tool.name}, args=parameters))
     if request.tool_choice != "required" and (has_results or not format.refuses):
-        actions.append(_action(answer=dict(request.schema or ANSWER_SCHEMA)))
+        answer = _hoisted(request.schema or ANSWER_SCHEMA, "answer", definitions)
+        actions.append(_action(answer=answer))
     if format.refuses and not has_results and request.tool_choice != "required":
         actions.append(_action(none={"const": True}))
     if not actions:
         raise ConfigurationError("`tool_choice` is 'required', but the request has no tools")
-    return {"anyOf": actions}
+    return {"anyOf": actions} | ({"$defs": definitions} if definitions else {})
 
 
 def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
@@ -139,6 +139,30 @@ def _action(**properties: Json) -> dict[str, Json]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def _hoisted(schema: Mapping[str, Json], name: str, definitions: dict[str, Json]) -> dict[str, Json]:
+    """`schema` as a part of a larger one: what it refers to moves into the shared `definitions`, under `name`."""
+    own: Mapping[str, Json] = schema.get("$defs") or {}
+    is_recursive = '"$ref": "#"' in json.dumps(schema)
+
+    def moved(value: Json) -> Json:
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        rewritten = {key: moved(item) for key, item in value.items() if not (value is schema and key == "$defs")}
+        reference = value.get("$ref")
+        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/$defs/")):
+            rewritten["$ref"] = f"#/$defs/{name}" if reference == "#" else f"#/$defs/{name}.{reference[8:]}"
+        return rewritten
+
+    for key, definition in own.items():
+        definitions[f"{name}.{key}"] = moved(definition)
+    whole = moved(schema)
+    if is_recursive:
+        definitions[name] = whole
+    return whole or {"type": "object", "properties": {}}
 
 
 def _compact(value: Mapping[str, Json]) -> str:

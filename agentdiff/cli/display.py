@@ -6,8 +6,9 @@ done; elsewhere the same lines come without it.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,12 @@ FRAME_S = 0.03
 """Seconds that a frame stands, so that an eye can follow a model that is faster."""
 HELD_FRAMES = 16
 """Frames of a step that are held. A run may be that far ahead of its picture and does not wait."""
+SPIN_S = 0.1
+"""Seconds between two pictures of the spinner."""
+WIDEST = 110
+"""Columns beyond which figures are not moved to the right any more."""
+_RULER = Console(width=80)
+"""What `Text.wrap` asks for; it draws nothing."""
 
 
 class Display(Protocol):
@@ -69,9 +76,37 @@ class Display(Protocol):
 
 def open_display(trace: Path | None) -> Display:
     """The display for this process's stdout."""
-    console = Console(highlight=False)
+    console = OneAtATime()
     is_live = console.is_terminal and not console.is_dumb_terminal
     return (LiveDisplay if is_live else PlainDisplay)(console, trace)
+
+
+class OneAtATime(Console):
+    """A console that one thread at a time may print on.
+
+    A `Live` measures its picture and erases it in two moves; a thread that printed in between (the
+    picture's, a tool's) would have its lines erased, or those above.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+        self._turn = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self._turn.acquire()
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            super().__exit__(exc_type, exc_value, traceback)
+        finally:
+            self._turn.release()
 
 
 class PlainDisplay:
@@ -80,6 +115,7 @@ class PlainDisplay:
     def __init__(self, console: Console, trace: Path | None) -> None:
         self.console = console
         self._trace = None if trace is None else str(trace)
+        self._has_begun = False
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +127,8 @@ class PlainDisplay:
         traceback: TracebackType | None,
     ) -> None:
         """See `Display`."""
+        if error is not None and self._has_begun:
+            self.print()  # a line of air before the error
 
     @contextmanager
     def loading(self, spec: str) -> Generator[None]:
@@ -99,6 +137,7 @@ class PlainDisplay:
 
     def begin(self, backend: Backend) -> None:
         """See `Display.begin`."""
+        self._has_begun = True
         self.print(picture.introduction(backend))
         self.print()
 
@@ -139,7 +178,10 @@ class LiveDisplay(PlainDisplay):
         self._spinner = Spinner("dots", style="cyan")
         self._held_frames = 0
         self._frame_ends = 0.0
-        self._live = Live(console=console, transient=True, get_renderable=self._picture)
+        self._live = Live(
+            console=console, transient=True, auto_refresh=False, get_renderable=self._picture
+        )
+        self._has_ended = threading.Event()
 
     def __exit__(
         self,
@@ -148,7 +190,8 @@ class LiveDisplay(PlainDisplay):
         traceback: TracebackType | None,
     ) -> None:
         """See `Display`."""
-        self._live.stop()
+        self._end()
+        super().__exit__(kind, error, traceback)
 
     @contextmanager
     def loading(self, spec: str) -> Generator[None]:
@@ -160,7 +203,9 @@ class LiveDisplay(PlainDisplay):
     def begin(self, backend: Backend) -> None:
         """See `Display.begin`."""
         super().begin(backend)
-        self._live.start()
+        with self.console:
+            self._live.start()
+        threading.Thread(target=self._animate, daemon=True).start()
 
     def show(self, event: RunEvent) -> float:
         """See `Display.show`."""
@@ -180,12 +225,27 @@ class LiveDisplay(PlainDisplay):
                 self._step = None
                 self._running.clear()
             case RunFinished():
-                self._live.stop()
+                self._end()
             case _:
                 assert_never(event)
         super().show(event)
-        self._live.refresh()
+        self._redraw()
         return self._hold() if isinstance(event, StepStarted | Drafting | Committed) else 0.0
+
+    def _end(self) -> None:
+        self._has_ended.set()
+        with self.console:
+            self._live.stop()
+
+    def _animate(self) -> None:
+        """Turn the spinner while nothing happens."""
+        while not self._has_ended.wait(SPIN_S):
+            self._redraw()
+
+    def _redraw(self) -> None:
+        with self.console:  # always before the lock of `Live`, in this thread and in others
+            if self._live.is_started:
+                self._live.refresh()
 
     def _hold(self) -> float:
         """The rest of the time of a frame that has just been drawn."""
@@ -225,29 +285,41 @@ class LiveDisplay(PlainDisplay):
         return row
 
 
-def lines_of(step: StepRecord, width: int | None) -> Iterator[Text]:
+def lines_of(step: StepRecord, width: int | None) -> list[Text]:
     """A step that is done: its calls, each with its result below it, and at the right what it cost.
 
-    The figures stand on the first line that has room for them, else on one of their own.
+    The figures stand on the first line that has room for them, else on one of their own. Without a
+    width (no terminal), lines are as long as they are.
     """
-    lines = [Text.assemble(("● ", "cyan"), picture.outcome(step))]
-    if step.calls:
-        lines.clear()
-        for record in step.calls:
-            lines.append(Text.assemble(("● ", "cyan"), picture.call(record.tool, record.arguments)))
-            for number, line in enumerate(picture.result(record)):
-                lines.append(Text.assemble("    " if number else ("  → ", "dim"), line))
+    lines: list[Text] = []
+
+    def add(text: Text, *, first: tuple[str, str]) -> None:
+        rows = [text] if width is None else text.wrap(_RULER, max(width - 4, 10))
+        for number, row in enumerate(rows):
+            row.rstrip()
+            lines.append(Text.assemble("    " if number else first, row))
+
+    if not step.calls:
+        add(picture.outcome(step), first=("● ", "cyan"))
+    for record in step.calls:
+        add(picture.call(record.tool, record.arguments), first=("● ", "cyan"))
+        for number, line in enumerate(picture.result(record)):
+            add(line, first=("    ", "") if number else ("  → ", "dim"))
     figures = picture.figures(step)
     if width is None:
         lines[0].append("  ").append(figures)
     else:
-        room = width - figures.cell_len - 2
-        fitting = next((line for line in lines if line.cell_len <= room), None)
-        if fitting is None:
-            fitting = Text()
-            lines.append(fitting)
-        fitting.pad_right(width - figures.cell_len - fitting.cell_len)
-        fitting.append(figures)
-    yield from lines
+        _put_right(figures, lines, min(width, WIDEST))
     for warning in step.warnings:
-        yield Text(f"  ! {picture.printable(warning)}", style="yellow")
+        add(Text(picture.printable(warning), style="yellow"), first=("  ! ", "yellow"))
+    return lines
+
+
+def _put_right(figures: Text, lines: list[Text], width: int) -> None:
+    room = width - figures.cell_len
+    line = next((line for line in lines if line.cell_len + 2 <= room), None)
+    if line is None:
+        line = Text()
+        lines.append(line)
+    line.pad_right(max(0, room - line.cell_len))
+    line.append(figures)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from agentdiff.cli.waterfall import ms
-
 if TYPE_CHECKING:
     from agentdiff.agent import CallRecord, StepRecord
     from agentdiff.generation import Backend, Enforcement
@@ -83,15 +81,22 @@ def figures(step: StepRecord) -> Text:
     facts: list[tuple[str, str]] = []
     if used is not None and step.budget is not None:
         is_over = used > step.budget.target
-        facts.append((f"{used:>3}/{step.budget.target} tokens", "yellow" if is_over else "dim"))
+        facts.append((f"{used}/{step.budget.target} tokens", "yellow" if is_over else "dim"))
     elif used is not None:
         facts.append((f"{used} tokens", "dim"))
     if forwards is not None:
-        facts.append((f"{forwards:>2} forward{'' if forwards == 1 else 's'}", "dim"))
+        facts.append((f"{forwards} forward{'' if forwards == 1 else 's'}", "dim"))
     if total_s is not None:
-        facts.append((f"{ms(1000 * total_s):>6}", "dim"))
+        facts.append((duration(total_s), "dim"))
     facts.append((step.enforcement, "dim"))
     return joined(facts)
+
+
+def duration(seconds: float) -> str:
+    """Milliseconds below ten seconds, seconds above."""
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "<1 ms"
 
 
 def joined(facts: Iterable[tuple[str, str]]) -> Text:
@@ -122,9 +127,9 @@ def summary(steps: Sequence[StepRecord], *, trace: str | None) -> Text:
     if forwards := sum(passes for _, passes in known):
         facts.append(f"{sum(count for count, _ in known) / forwards:.1f} tokens per forward")
     if spent and all(seconds is not None for seconds in spent):
-        facts.append(f"{ms(1000 * sum(seconds or 0 for seconds in spent))} model")
+        facts.append(f"{duration(sum(seconds or 0 for seconds in spent))} model")
     if calls:
-        facts.append(f"{ms(1000 * sum(record.duration_s for record in calls))} tools")
+        facts.append(f"{duration(sum(record.duration_s for record in calls))} tools")
     if trace is not None:
         facts.append(f"agentdiff trace show {trace}")
     return joined((fact, "dim") for fact in facts)

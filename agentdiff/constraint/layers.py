@@ -39,7 +39,8 @@ class Layer:
         self.highest_cost = int(self.costs.max())
         # Big sets come last: they are not gathered.
         set_ids, s_set = np.unique(sets, return_inverse=True)
-        sizes: IntArray = np.array([tokens.set_sizes[k] for k in set_ids.tolist()], np.int64)
+        numbers: list[int] = set_ids.tolist()
+        sizes = np.array([tokens.set_sizes[k] for k in numbers], np.int64)
         big = sizes > _BIG
         if big.any():
             order = np.argsort(big, kind="stable")
@@ -51,7 +52,7 @@ class Layer:
         """[K] numbers of the token sets."""
         self.set_sizes = sizes
         self.big = [tokens.big_set(k) for k in set_ids[small:].tolist()]
-        gathered = [tokens.sets[k] for k in set_ids[:small].tolist()]
+        gathered: list[IntArray] = [tokens.sets[k] for k in set_ids[:small].tolist()]
         self.ids: IntArray = np.concatenate(gathered) if small else np.zeros(0, np.int64)
         """The ids of all small sets, one after another."""
         self.id_start: IntArray = np.cumsum(sizes[:small]) - sizes[:small]

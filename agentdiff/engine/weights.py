@@ -1,4 +1,4 @@
-"""Reading and writing the tensors of a checkpoint folder: safetensors, in shards, int8 if wanted."""
+"""Reading and writing the tensors of a checkpoint folder: safetensors in shards, int8 if wanted."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables read better on long lines)
 """Vocabularies, schemas and a stand-in for a model, shared by the tests of this folder."""
 
 from __future__ import annotations

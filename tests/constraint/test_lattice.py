@@ -62,8 +62,8 @@ def score_of(fill: tuple[int, ...], log_probs: NDArray[np.float64], pins: dict[i
 CASES = [
     (name, length, slack, pinned)
     for (name, (length, slack)), pinned in itertools.product(
-        [("object", (5, 3)), ("object", (4, 1)), ("optional", (4, 3)), ("string", (4, 0)), ("string", (3, 2)),
-         ("free string", (3, 1)), ("values", (4, 2)), ("open", (4, 4))],
+        [("object", (5, 3)), ("object", (4, 1)), ("optional", (4, 3)), ("string", (4, 0)),
+         ("string", (3, 2)), ("free string", (3, 1)), ("values", (4, 2)), ("open", (4, 4))],
         [(), (1,), (2,), (0, 2)],
     )
 ]  # fmt: skip
@@ -126,6 +126,38 @@ def test_samples_follow_the_exact_posterior() -> None:
     # The 99.9 % point of chi-square, by Wilson and Hilferty.
     assert degrees > 5
     assert statistic < degrees * (1 - 2 / (9 * degrees) + 3.09 * (2 / (9 * degrees)) ** 0.5) ** 3
+
+
+def test_large_token_sets_give_the_same_numbers_as_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(2)
+    words = sorted(
+        {bytes(rng.integers(97, 123, int(n)).tolist()) for n in rng.integers(2, 6, 14_000)}
+    )
+    vocabulary = Vocabulary([*(bytes([b]) for b in range(256)), *words, None], [256 + len(words)])
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string", "maxLength": 9}},
+    }
+    log_probs = log_softmax(rng.standard_normal((8, len(vocabulary))) * 4)
+    log_probs[3, 34] = log_probs[3].max() + 1  # a quote ahead of every word
+    log_probs = log_softmax(log_probs)
+
+    def propose(temperature: float) -> tuple[list[int], list[float]]:
+        matcher = compile_schema(schema, vocabulary).start(30)
+        matcher.advance([ord(c) for c in '{"a": "'])
+        proposal = matcher.propose(
+            log_probs, {}, temperature=temperature, rng=np.random.default_rng(0)
+        )
+        return proposal.tokens.tolist(), proposal.confidence.tolist()
+
+    summed = {t: propose(t) for t in (0.0, 1.3)}
+    monkeypatch.setattr("agentdiff.constraint.layers._BIG", 10**9)
+    for temperature, (tokens, confidence) in summed.items():
+        gathered = propose(temperature)
+        assert gathered[0] == tokens
+        assert gathered[1] == pytest.approx(confidence, abs=1e-9)
 
 
 def test_a_sample_bears_the_confidence_of_the_untempered_model() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables read better on long lines)
 """Numbers stay in their bounds, in one short form."""
 
 from __future__ import annotations

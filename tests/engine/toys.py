@@ -13,11 +13,11 @@ PIECES: list[bytes | None] = [None, None, *(bytes([b]) for b in range(32, 127)),
 VOCABULARY = Vocabulary(PIECES, (END,))
 
 
-def toy_family(*, block_len: int = 8, seed: int = 0, sharpness: float = 30.0) -> RouterFamily:
-    """A two-layer model over single characters; `sharpness` scales its logits so that thresholds matter."""
+def toy_router(*, vocab_size: int = len(PIECES), seed: int = 0, sharpness: float = 30.0) -> RouterModel:
+    """A random two-layer router; `sharpness` scales its logits so that thresholds matter."""
     torch.manual_seed(seed)
     shape = RouterShape(
-        vocab_size=len(PIECES),
+        vocab_size=vocab_size,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -30,9 +30,15 @@ def toy_family(*, block_len: int = 8, seed: int = 0, sharpness: float = 30.0) ->
                 parameter.normal_(std=0.2)
         model.norm.weight.mul_(sharpness**0.5)
         model.pointer_gate.bias.fill_(-2.0)
+    return model
+
+
+def toy_family(*, block_len: int = 8, seed: int = 0) -> RouterFamily:
+    """The random router over single characters."""
+    model = toy_router(seed=seed)
     traits = FamilyTraits(
         name="router",
-        vocab_size=shape.vocab_size,
+        vocab_size=model.shape.vocab_size,
         mask_id=MASK,
         eos_ids=(END,),
         block_len=block_len,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from agentdiff.errors import ToolFailed
 
@@ -42,6 +42,7 @@ class Store(Generic[R]):
         self._path = root / FOLDER / f"{name}.json"
         self._shown = f"{FOLDER}/{name}.json"
         self._record = record
+        self._entries = TypeAdapter(list[object])
 
     def read(self) -> list[R]:
         """All records, oldest first; none where there is no file.
@@ -57,11 +58,9 @@ class Store(Generic[R]):
         except OSError as error:
             raise ToolFailed(f"cannot read {self._shown}: {error.strerror or error}") from None
         try:
-            entries: object = json.loads(content)
-            if not isinstance(entries, list):
-                raise ValueError("it must be a list")
+            entries = self._entries.validate_json(content)
             return [self._record.model_validate(entry) for entry in entries]
-        except (ValueError, RecursionError) as error:
+        except ValidationError as error:
             raise ToolFailed(
                 f"{self._shown} is broken ({_reason(error)}); "
                 "mend it or move it away, nothing was changed"
@@ -94,9 +93,7 @@ class Store(Generic[R]):
             raise ToolFailed(f"{self._shown} leads outside the working folder; remove the link")
 
 
-def _reason(error: ValueError | RecursionError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
+def _reason(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     return ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
 
