@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        print("agentdiff: interrupted", file=sys.stderr)
+        from agentdiff.cli.complaints import complain
+
+        complain("interrupted")
     if arguments is None and any(_is_at_work(thread) for thread in threading.enumerate()):
         from agentdiff.cli.interrupt import leave
 

@@ -110,7 +110,7 @@ def _show(
 
 def table(scores: Sequence[Score]) -> Table:
     """The scores; a share that misses its bar is red."""
-    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    drawn = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     drawn.add_column("evaluation set")
     for title in ("rows", "exact", "bar", "right\ntool", "refused", "tokens/\nforward", "CPU ms"):
         drawn.add_column(title, justify="right", vertical="bottom")

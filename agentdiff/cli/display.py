@@ -58,7 +58,7 @@ class Display(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave the terminal as it was. Calling it twice is safe."""
+        """Leave the terminal as it was, whatever ended the run."""
         ...
 
     def loading(self, spec: str) -> AbstractContextManager[None]:
@@ -152,7 +152,9 @@ class PlainDisplay:
                 self.print()
                 self.print(Text(picture.printable(str(result.output)), style="bold"))
                 self.print()
-                self.print(picture.summary(result.steps, trace=self._trace))
+                self.print(picture.summary(result.steps))
+                if self._trace is not None:
+                    self.print(Text(f"agentdiff trace show {self._trace}", style="dim"))
             case _:
                 assert_never(event)
         return 0.0

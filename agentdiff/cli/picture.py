@@ -93,8 +93,8 @@ def figures(step: StepRecord) -> Text:
 
 
 def duration(seconds: float) -> str:
-    """Milliseconds below ten seconds, seconds above."""
-    if seconds >= 10:
+    """Milliseconds below a second, seconds above."""
+    if seconds >= 0.9995:
         return f"{seconds:.1f} s"
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "<1 ms"
 
@@ -108,10 +108,10 @@ def outcome(step: StepRecord) -> Text:
     """What a step without calls came to."""
     if step.kind in ("answer", "repair"):
         return Text(step.kind, style="bold cyan")
-    return Text("answer in words" if step.text else "no tool fits", style="bold yellow")
+    return Text("no tool call", style="bold yellow")
 
 
-def summary(steps: Sequence[StepRecord], *, trace: str | None) -> Text:
+def summary(steps: Sequence[StepRecord]) -> Text:
     """The whole run in one line."""
     tokens = [step.usage.output_tokens for step in steps]
     known = [
@@ -130,6 +130,4 @@ def summary(steps: Sequence[StepRecord], *, trace: str | None) -> Text:
         facts.append(f"{duration(sum(seconds or 0 for seconds in spent))} model")
     if calls:
         facts.append(f"{duration(sum(record.duration_s for record in calls))} tools")
-    if trace is not None:
-        facts.append(f"agentdiff trace show {trace}")
     return joined((fact, "dim") for fact in facts)

@@ -122,7 +122,8 @@ def _do(job: Job, display: Display) -> None:
 
         tools = _tools(job)
         backend = connect(job.backend)
-    predictor = LengthPredictor(Store(job.root / STORE))
+    store = Store(job.root / STORE)
+    predictor = LengthPredictor(store)
     agent = Agent(
         backend,
         tools=tools,
@@ -133,6 +134,7 @@ def _do(job: Job, display: Display) -> None:
     )
     with ExitStack() as stack:
         stack.callback(_report, predictor)
+        stack.callback(store.close)
         if job.trace is not None:
             file = stack.enter_context(trace_to_file(job.trace))
             stack.callback(lambda: file.problem and warn(file.problem))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from unicodedata import category
 
-from agentdiff.constraint.automaton import INFINITE, NOWHERE, Node
+from agentdiff.constraint.automaton import INFINITE, NOWHERE, Node, literal
 from agentdiff.errors import ConfigurationError
 
 ANY_SEGMENT = "*"
@@ -62,8 +62,8 @@ class Sources:
         """
         rules: list[tuple[tuple[str, ...], int]] = []
         self._texts: list[tuple[str, ...]] = []
-        self._indexed: dict[tuple[int, ...], list[_Text]] = {}
-        self._shortest: dict[tuple[tuple[int, ...], int, int | None], int] = {}
+        self._indexed: dict[str, _Text] = {}
+        self._starts: dict[tuple[tuple[int, ...], int, int | None], _Starts] = {}
         for pointer, texts in grounding.items():
             if pointer and not pointer.startswith("/"):
                 raise ConfigurationError(f"a `grounding` pointer begins with `/`, got {pointer!r}")
@@ -82,19 +82,19 @@ class Sources:
         """Return a node that takes a span as a JSON string; NOWHERE when there is none."""
         if after.is_dead:
             return NOWHERE
-        texts = self._indexed.get(sources)
-        if texts is None:
-            unique = dict.fromkeys(text for source in sources for text in self._texts[source])
-            texts = self._indexed[sources] = [_Text(text) for text in unique]
         lowest = max(lowest, 1)
-        shortest = self._shortest.get((sources, lowest, highest))
-        if shortest is None:
-            shortest = min(
-                (text.bytes_to_end(i, lowest, highest) for text in texts for i in text.starts),
-                default=INFINITE,
-            )
-            self._shortest[sources, lowest, highest] = shortest
-        return _Spans(texts, lowest, highest, after).start(shortest)
+        starts = self._starts.get((sources, lowest, highest))
+        if starts is None:
+            unique = dict.fromkeys(text for source in sources for text in self._texts[source])
+            texts = [self._text(text) for text in unique]
+            starts = self._starts[sources, lowest, highest] = _Starts(texts, lowest, highest)
+        return _Spans(starts, after).start()
+
+    def _text(self, text: str) -> _Text:
+        known = self._indexed.get(text)
+        if known is None:
+            known = self._indexed[text] = _Text(text)
+        return known
 
 
 class _Text:
@@ -110,9 +110,10 @@ class _Text:
         self.breaks: list[int] = []
         """Positions of the characters that no span may hold."""
         size = len(text)
+        spellings = {c: _spell(c) for c in set(text)}
         joined = [c == "_" or c.isalnum() for c in text]
         for i, c in enumerate(text):
-            spelled = _spell(c)
+            spelled = spellings[c]
             self.spelled.append(spelled)
             self.byte_offset.append(self.byte_offset[-1] + len(spelled))
             if not spelled:
@@ -140,15 +141,35 @@ class _Text:
         return self.byte_offset[end] - self.byte_offset[position]
 
 
-class _Spans:
-    """The spans of some texts with lowest..highest characters, and what follows."""
+class _Starts:
+    """Where a span of lowest..highest characters may begin, by its first byte."""
 
-    def __init__(self, texts: list[_Text], lowest: int, highest: int | None, after: Node) -> None:
-        self._texts, self._lowest, self._highest, self._after = texts, lowest, highest, after
+    def __init__(self, texts: list[_Text], lowest: int, highest: int | None) -> None:
+        self.texts, self.lowest, self.highest = texts, lowest, highest
+        self.by_byte: dict[int, list[tuple[int, int]]] = {}
+        """First byte → (text, position) of the starts."""
+        self.shortest: dict[int, int] = {}
+        """First byte → bytes of the shortest span."""
+        for k, text in enumerate(texts):
+            for i in text.starts:
+                length = text.bytes_to_end(i, lowest, highest)
+                if length < INFINITE:
+                    byte = text.spelled[i][0]
+                    self.by_byte.setdefault(byte, []).append((k, i))
+                    self.shortest[byte] = min(length, self.shortest.get(byte, INFINITE))
+
+
+class _Spans:
+    """The spans from some starts, and what follows."""
+
+    def __init__(self, starts: _Starts, after: Node) -> None:
+        self._starts, self._after = starts, after
+        self._texts, self._lowest, self._highest = starts.texts, starts.lowest, starts.highest
         self._nodes: dict[tuple[int, int, int], Node] = {}
 
-    def start(self, shortest: int) -> Node:
-        """The node before the opening quote; `shortest` is the bytes of the shortest span."""
+    def start(self) -> Node:
+        """The node before the opening quote."""
+        shortest = min(self._starts.shortest.values(), default=INFINITE)
         if shortest >= INFINITE:
             return NOWHERE
         inside = Node(shortest + 1 + self._after.near, self._fill_start)
@@ -157,15 +178,14 @@ class _Spans:
         return node
 
     def _fill_start(self, node: Node) -> None:
-        for k, text in enumerate(self._texts):
-            for i in text.starts:
-                if self._bytes_to_end(k, i, 0) < INFINITE:
-                    self._add_character(node, k, i, 0)
+        for byte, starts in self._starts.by_byte.items():
+            near = self._starts.shortest[byte] + self._after.near  # one byte less, and the quote
+            group = Node(near, lambda group, starts=starts: self._fill_group(group, starts))
+            node.arcs.append((byte, byte, group))
 
-    def _bytes_to_end(self, k: int, position: int, count: int) -> int:
-        fewest = max(0, self._lowest - count)
-        most = None if self._highest is None else self._highest - count
-        return self._texts[k].bytes_to_end(position, fewest, most)
+    def _fill_group(self, group: Node, starts: list[tuple[int, int]]) -> None:
+        """Behind the first byte of some starts."""
+        group.skips += [self._behind_first_byte(k, i, 0) for k, i in starts]
 
     def _node(self, k: int, position: int, count: int) -> Node:
         # The count matters only for bounds: below `lowest` for every span, beyond it only with a
@@ -175,38 +195,30 @@ class _Spans:
         key = (k, position, count)
         node = self._nodes.get(key)
         if node is None:
-            ahead = self._bytes_to_end(k, position, count)
+            fewest = max(0, self._lowest - count)
+            most = None if self._highest is None else self._highest - count
+            ahead = self._texts[k].bytes_to_end(position, fewest, most)
 
             def fill(node: Node) -> None:
                 text = self._texts[k]
                 if count >= self._lowest and position in text.end_set:
                     node.arcs.append((0x22, 0x22, self._after))
                 if position < len(text.spelled) and text.spelled[position]:
-                    self._add_character(node, k, position, count)
+                    behind = self._behind_first_byte(k, position, count)
+                    if not behind.is_dead:
+                        byte = text.spelled[position][0]
+                        node.arcs.append((byte, byte, behind))
 
             node = self._nodes[key] = Node(ahead + 1 + self._after.near, fill)
         return node
 
-    def _add_character(self, node: Node, k: int, position: int, count: int) -> None:
-        """Add the arcs that spell one character."""
-        after = self._node(k, position + 1, count + 1)
-        if after.is_dead:
-            return
-        spelled = self._texts[k].spelled[position]
-        for byte in reversed(spelled[1:]):
-            step = Node(after.near + 1)
-            step.arcs.append((byte, byte, after))
-            after = step
-        node.arcs.append((spelled[0], spelled[0], after))
+    def _behind_first_byte(self, k: int, position: int, count: int) -> Node:
+        """In the character at a position, which is the one after `count` of the span."""
+        return literal(self._texts[k].spelled[position][1:], self._node(k, position + 1, count + 1))
 
 
 def _spell(character: str) -> bytes:
     """How a character stands in a JSON string, or nothing when no span may hold it."""
-    if category(character) in {
-        "Cc",
-        "Cs",
-        "Zl",
-        "Zp",
-    }:  # controls, surrogates, line and paragraph breaks
+    if category(character) in {"Cc", "Cs", "Zl", "Zp"}:  # controls, surrogates, line breaks
         return b""
     return json.dumps(character, ensure_ascii=False)[1:-1].encode()

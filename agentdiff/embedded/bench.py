@@ -178,6 +178,13 @@ async def bench(backend: Backend, root: Path, *, jobs: int = 1, only: str = "") 
     return scores
 
 
+def use_threads(count: int) -> None:
+    """How many threads a forward pass may use; the latency figures are for one."""
+    import torch
+
+    torch.set_num_threads(count)
+
+
 def machine() -> str:
     """The processor this runs on, for the record."""
     model = platform.processor() or platform.machine()

@@ -13,6 +13,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from agentdiff.backends import connect
+from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.errors import Unavailable
 from agentdiff.generation import Backend, Commit, Request, generate
 from agentdiff.messages import user
@@ -103,9 +104,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    backend = connect(f"openai:http://127.0.0.1:{_free_port()}/v1#m")
-    with anyio.fail_after(20), pytest.raises(Unavailable, match="cannot reach http://127"):
-        await generate(backend, Request(messages=ASK.messages, deadline_s=0.2))
+    backend = OpenAIBackend(f"http://127.0.0.1:{_free_port()}/v1", "m", max_attempts=1)
+    with pytest.raises(Unavailable, match=r"cannot reach http://127\.0\.0\.1"):
+        await generate(backend, ASK)
     await backend.aclose()
 
 

@@ -10,7 +10,11 @@ from agentdiff.embedded.tools.arithmetic import calculate
 from agentdiff.errors import ToolFailed
 from tests.embedded_tools.desks import CORPUS, Bench
 
-PIECES = ["0", "1", "7", "12", "9.5", "1,234", "1e6", "two", "hundred", "twenty", "half", "third", "a", "the", "+", "-", "*", "/", "^", "**", "%", "!", "(", ")", "[", "]", ",", "=", "x", "×", "÷", "²", "√", "π", "of", "off", "and", "by", "plus", "minus", "times", "over", "squared", "sqrt", "sum", "difference", "average", "max", "log", "sin", "mod", "factorial", "percent", "pi", "e", "dozen", "million", "to_the_power_of", "divided_by", "square_root_of", "20th", "point"]
+PIECES = """
+0 1 7 12 9.5 1,234 1e6 two hundred twenty half third a the + - * / ^ ** % ! ( ) [ ] , = x × ÷ ² √ π
+of off and by plus minus times over squared sqrt sum difference average max log sin mod factorial
+percent pi e dozen million to_the_power_of divided_by square_root_of 20th point
+"""
 
 
 @pytest.mark.parametrize(
@@ -65,11 +69,11 @@ def test_an_expression_is_computed(expression: str, result: str) -> None:
     assert calculate(expression) == f"{expression} = {result}"
 
 
-@pytest.mark.parametrize("expression", json.loads((CORPUS / "expressions.json").read_text()))
-def test_every_expression_of_the_corpus_is_understood(expression: str) -> None:
-    said, result = calculate(expression).split(" = ")
-    assert said == expression
-    assert math.isfinite(float(result.split()[0]))
+def test_every_expression_of_the_corpus_is_understood() -> None:
+    for expression in json.loads((CORPUS / "expressions.json").read_text()):
+        said, result = calculate(expression).split(" = ")
+        assert said == expression
+        assert math.isfinite(float(result.split()[0]))
 
 
 @pytest.mark.parametrize("typed", ["5 + 5 = ?", "5 + 5 =", "'5 + 5'", " 5 + 5. "])
@@ -81,6 +85,7 @@ def test_what_stands_around_an_expression_is_left_out(typed: str) -> None:
     ("expression", "message"),
     [
         ("9**9**9", "too large"),
+        ("(1/3)^2000 * (1/7)^1000", "too close to zero"),
         ("999!", "from 0 to 400"),
         ("1e99999 * 2", "too large"),
         ("5 / 0", "divides by zero"),
@@ -108,8 +113,8 @@ def test_no_text_hangs_or_breaks_it(text: str) -> None:
     answers(text)
 
 
-@settings(max_examples=400)
-@given(st.lists(st.sampled_from(PIECES), max_size=25), st.sampled_from(["", " "]))
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(PIECES.split()), max_size=25), st.sampled_from(["", " "]))
 def test_no_heap_of_arithmetic_hangs_or_breaks_it(pieces: list[str], between: str) -> None:
     answers(between.join(pieces).replace("_", " "))
 

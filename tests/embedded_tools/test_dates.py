@@ -77,20 +77,22 @@ def test_a_day_is_understood(said: str, iso: str) -> None:
     assert read_day(said, today=TODAY).first == date.fromisoformat(iso)
 
 
-@pytest.mark.parametrize("said", VALUES["date"])
-def test_every_date_of_the_corpus_is_understood(said: str) -> None:
-    if said in ONLY_THEIR_OWNER_KNOWS:
-        with pytest.raises(ToolFailed, match="cannot tell which day"):
-            read_day(said, today=TODAY)
-    else:
+def test_every_date_of_the_corpus_is_understood() -> None:
+    refused = {said for said in VALUES["date"] if not is_understood(said)}
+    assert refused == ONLY_THEIR_OWNER_KNOWS
+
+
+def is_understood(said: str) -> bool:
+    try:
         day = read_day(said, today=TODAY)
-        assert day.said == said
-        assert day.first <= day.last
+    except ToolFailed:
+        return False
+    return day.said == said and day.first <= day.last
 
 
-@pytest.mark.parametrize("said", VALUES["weekday"] + VALUES["month"])
-def test_every_weekday_and_month_of_the_corpus_is_understood(said: str) -> None:
-    assert read_day(said, today=TODAY).first > TODAY
+def test_every_weekday_and_month_of_the_corpus_is_understood() -> None:
+    for said in VALUES["weekday"] + VALUES["month"]:
+        assert read_day(said, today=TODAY).first > TODAY
 
 
 @pytest.mark.parametrize(
@@ -184,9 +186,9 @@ def test_a_time_is_understood(said: str, clock: str) -> None:
     assert read_time(said).text == clock
 
 
-@pytest.mark.parametrize("said", VALUES["time"])
-def test_every_time_of_the_corpus_is_understood(said: str) -> None:
-    assert 0 <= read_time(said).minute < 24 * 60
+def test_every_time_of_the_corpus_is_understood() -> None:
+    for said in VALUES["time"]:
+        assert 0 <= read_time(said).minute < 24 * 60
 
 
 @pytest.mark.parametrize("said", ["25:00", "9:75", "soon", "", "13am"])

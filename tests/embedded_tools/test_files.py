@@ -141,9 +141,8 @@ def test_what_cannot_be_read_is_refused(files: Files, path: str, message: str) -
         files.read_file(path)
 
 
-STEPS = st.sampled_from(
-    ["..", ".", "/", "//", "~", "docs", "notes", "linked", "outside", "secret.txt", "link.txt", "root", "etc", "passwd", "\\", "\x00", "'", "*", "circle"]
-)
+NAMES = ".. . / // ~ docs notes linked outside secret.txt link.txt root etc passwd circle * ' \\ \0"
+STEPS = st.sampled_from(NAMES.split(" "))
 
 
 @given(st.lists(STEPS, max_size=8).map("/".join) | st.lists(STEPS).map("".join) | st.text())

@@ -47,11 +47,11 @@ def test_a_value_is_converted(value: float, from_unit: str, to_unit: str, result
     assert convert_units(value, from_unit, to_unit) == result
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0])
-def test_every_spelling_of_the_corpus_is_understood(group: list[str]) -> None:
-    for first in group:
-        for second in group:
-            convert_units(3.5, first, second)
+def test_every_spelling_of_the_corpus_is_understood() -> None:
+    for group in GROUPS:
+        for first in group:
+            for second in group:
+                convert_units(300, first, second)
 
 
 @given(PAIRS, st.floats(0.001, 1e6).map(lambda value: round(value, 3)))

@@ -59,7 +59,9 @@ class _Reader:
         except ZeroDivisionError:
             raise ToolFailed(f"{self.shown} divides by zero") from None
         except OverflowError:
-            raise ToolFailed(f"the result of {self.shown} is too large") from None
+            raise ToolFailed(
+                f"the result of {self.shown} is too large or too close to zero"
+            ) from None
         if self.at < len(self.tokens):
             self.stuck()
         return value
@@ -237,10 +239,17 @@ class _Reader:
 
 
 def _bounded(value: Fraction) -> Fraction:
-    """`value`, to double precision where its exact form has grown too long."""
+    """`value`, to double precision where its exact form has grown too long.
+
+    Raises:
+        OverflowError: It is outside the range of a double then.
+    """
     if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
         return value
-    return Fraction(value.numerator / value.denominator)
+    near = Fraction(value.numerator / value.denominator)
+    if near == 0:
+        raise OverflowError
+    return near
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:

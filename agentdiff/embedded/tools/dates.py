@@ -192,7 +192,9 @@ def _counted(text: str) -> int | None:
 
 def _span(text: str, asked: Asked) -> Day | None:
     """`this weekend`, `next week`, `the month`, `last year`."""
-    found = re.fullmatch(r"(this|next|last|the|current|coming) (weekend|week|month|year)", text)
+    found = re.fullmatch(
+        r"(?:(this|next|last|the|current|coming) )?(weekend|week|month|year)", text
+    )
     if found is None:
         return None
     step = {"next": 1, "coming": 1, "last": -1}.get(found[1], 0)

@@ -37,7 +37,7 @@ def export(checkpoint: Path, folder: Path, *, tokenizer: Path = WEIGHTS, block_l
         "block_length": block_len,
         "max_position_embeddings": CONTEXT,
         "mask_token_id": vocabulary.token_to_id(MASK),
-        "eos_token_id": vocabulary.token_to_id(END),
+        "eos_token_id": [vocabulary.token_to_id(END), vocabulary.token_to_id(PAD)],
         "pad_token_id": vocabulary.token_to_id(PAD),
         "quantization": "int8, one float32 scale for each row",
         "name": "agentdiff-router",

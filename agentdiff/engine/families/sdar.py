@@ -141,7 +141,7 @@ class SdarFamily:
         past, valid = stack(prefixes)
         ids = ids.to(valid.device)
         offsets = torch.arange(ids.shape[1], device=valid.device)
-        positions = valid.shape[1] + offsets[None].expand(len(ids), -1)
+        positions = valid.sum(1, keepdim=True) + offsets
         mask = block_mask(valid, offsets // self._traits.block_len, past[0].keys.dtype)
         return run_decoder(self.model.model, ids, positions=positions, mask=mask, past=past)
 
