@@ -1,8 +1,8 @@
 """The contract between those who ask and those who answer.
 
-A `Request` goes in; `Event`s come out: `Draft` replaces the drafts before it (the block is still being denoised), `Commit`
-appends for good, `Finish` ends the stream. A backend implements `stream`; `generate` is a fold over it. Autoregressive
-backends simply never send a `Draft`. What a backend does not know is None, never invented.
+A `Request` goes in; `Event`s come out: `Draft` replaces the drafts before it (the block is still being denoised),
+`Commit` appends for good, `Finish` ends the stream. A backend implements `stream`; `generate` is a fold over it.
+Autoregressive backends simply never send a `Draft`. What a backend does not know is None, never invented.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Effort = Literal["speed", "balanced", "quality"]
 Enforcement = Literal["in_block", "pinned_canvas", "native", "validated", "repaired", "none"]
 """How the structure of an output was ensured, strongest first.
 
-`in_block`: by construction, while the block was denoised. `pinned_canvas`: the skeleton was pinned. `native`: the server
-claims it, and the output was validated here. `validated`: only validated here. `repaired`: a second call mended it.
-`none`: nothing was asked for or nothing held.
+`in_block`: by construction, while the block was denoised. `pinned_canvas`: the skeleton was pinned. `native`: the
+server claims it, and the output was validated here. `validated`: only validated here. `repaired`: a second call
+mended it. `none`: nothing was asked for or nothing held.
 """
 
 FinishReason = Literal["stop", "length", "tool_calls", "refused"]
@@ -62,7 +62,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature is not None and self.temperature < 0:
-            raise ConfigurationError(f"`temperature` must not be negative, got {self.temperature!r}")
+            raise ConfigurationError(
+                f"`temperature` must not be negative, got {self.temperature!r}"
+            )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"`top_p` must be in (0, 1], got {self.top_p!r}")
 
@@ -127,7 +129,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Text of the current block or canvas so far; replaces the draft before it. May hold `░` where nothing is decided."""
+    """Text of the current block so far; replaces the draft before it. `░` stands where nothing is decided."""
 
     text: str
 

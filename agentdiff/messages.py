@@ -20,7 +20,7 @@ class ToolSpec:
     parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """JSON Schema of the arguments, an object."""
     grounded: bool = False
-    """Whether free string arguments must be spans of the conversation (enforced where the backend enforces in the block)."""
+    """Whether free string arguments must be spans of the conversation; held where enforcement is `in_block`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 Needs `pip install 'agentdiff[local]'`.
 """
 
+from pathlib import Path
+
 import anyio
 
 from agentdiff import Agent, connect
 from agentdiff.agent import Committed, Drafting, RunFinished, ToolFinished
 from agentdiff.embedded.tools import shipped_tools
-from pathlib import Path
 
 
 async def main() -> None:

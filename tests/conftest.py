@@ -10,6 +10,8 @@ from tests.offline import forbid_network
 
 # Before anything imports a model library, so that a wrong path fails instead of asking a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Toy models: a second thread costs more than it saves, most of all on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 forbid_network()
 
 settings.register_profile("agentdiff", deadline=None)  # a busy machine is not a failure

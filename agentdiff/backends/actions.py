@@ -141,7 +141,9 @@ def _action(**properties: Json) -> dict[str, Json]:
     }
 
 
-def _hoisted(schema: Mapping[str, Json], name: str, definitions: dict[str, Json]) -> dict[str, Json]:
+def _hoisted(
+    schema: Mapping[str, Json], name: str, definitions: dict[str, Json]
+) -> dict[str, Json]:
     """`schema` as a part of a larger one: what it refers to moves into the shared `definitions`, under `name`."""
     own: Mapping[str, Json] = schema.get("$defs") or {}
     is_recursive = '"$ref": "#"' in json.dumps(schema)
@@ -151,10 +153,16 @@ def _hoisted(schema: Mapping[str, Json], name: str, definitions: dict[str, Json]
             return [moved(item) for item in value]
         if not isinstance(value, dict):
             return value
-        rewritten = {key: moved(item) for key, item in value.items() if not (value is schema and key == "$defs")}
+        rewritten = {
+            key: moved(item)
+            for key, item in value.items()
+            if not (value is schema and key == "$defs")
+        }
         reference = value.get("$ref")
         if isinstance(reference, str) and (reference == "#" or reference.startswith("#/$defs/")):
-            rewritten["$ref"] = f"#/$defs/{name}" if reference == "#" else f"#/$defs/{name}.{reference[8:]}"
+            rewritten["$ref"] = (
+                f"#/$defs/{name}" if reference == "#" else f"#/$defs/{name}.{reference[8:]}"
+            )
         return rewritten
 
     for key, definition in own.items():

@@ -50,7 +50,9 @@ class Score:
     tokens: int = 0
     forwards: int = 0
     cpu_s: float = 0.0
-    wrong: list[tuple[str, Json, Json, float]] = field(default_factory=list[tuple[str, Json, Json, float]])
+    wrong: list[tuple[str, Json, Json, float]] = field(
+        default_factory=list[tuple[str, Json, Json, float]]
+    )
     """(request, expected, got, confidence) of the rows that are not exact."""
 
     @property
@@ -79,14 +81,19 @@ class Case:
     """The result that a `from_result` argument must be a span of."""
 
 
-def load_cases(path: Path, specs: Mapping[str, ToolSpec], run: Callable[[str, Json], str]) -> list[Case]:
+def load_cases(
+    path: Path, specs: Mapping[str, ToolSpec], run: Callable[[str, Json], str]
+) -> list[Case]:
     """The cases of a set; `run(tool, arguments)` really runs a shipped tool, for second steps."""
     cases: list[Case] = []
     for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
         tools = tuple(specs.values())
         if isinstance(row.get("tools"), list):
-            tools = tuple(ToolSpec(name=t["name"], description=t["description"], parameters=t["parameters"]) for t in row["tools"])
+            tools = tuple(
+                ToolSpec(name=t["name"], description=t["description"], parameters=t["parameters"])
+                for t in row["tools"]
+            )
         messages: tuple[Message, ...] = (user(row["request"]),)
         expect, result_text = row["expect"], None
         if isinstance(expect, list):
@@ -128,10 +135,14 @@ def is_exact(case: Case, result: Result) -> bool:
 def _accepted(case: Case, value: Json, accepted: Json) -> bool:
     if isinstance(accepted, dict):
         return bool(str(value)) and str(value) in (case.result_text or "")
-    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in accepted)
+    return any(
+        value == other and isinstance(value, bool) == isinstance(other, bool) for other in accepted
+    )
 
 
-async def judge(backend: Backend, title: str, cases: Sequence[Case], *, bar: float | None = None, jobs: int = 1) -> Score:
+async def judge(
+    backend: Backend, title: str, cases: Sequence[Case], *, bar: float | None = None, jobs: int = 1
+) -> Score:
     """Run all cases, `jobs` at a time, and count."""
     score = Score(title, bar)
     limiter = anyio.CapacityLimiter(jobs)
@@ -148,7 +159,9 @@ async def judge(backend: Backend, title: str, cases: Sequence[Case], *, bar: flo
         score.forwards += result.stats.forwards or 0
         if not exact:
             got = [calls[0].name, dict(calls[0].arguments)] if calls else result.reason
-            score.wrong.append((case.request.messages[0].content, case.expect, got, result.stats.confidence or 0))
+            score.wrong.append(
+                (case.request.messages[0].content, case.expect, got, result.stats.confidence or 0)
+            )
 
     before = time.process_time()
     async with anyio.create_task_group() as tasks:
@@ -166,7 +179,7 @@ async def bench(backend: Backend, root: Path, *, jobs: int = 1, only: str = "") 
     def run(name: str, arguments: Json) -> str:
         try:
             return str(anyio.from_thread.run(tools[name].call, arguments))
-        except Exception as error:  # noqa: BLE001 - a failed first step is part of the conversation
+        except Exception as error:
             return f"error: {error}"
 
     scores: list[Score] = []
@@ -190,6 +203,10 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         model = f"{len(names)} x {names[0]}" if names else model
     return model

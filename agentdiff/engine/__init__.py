@@ -1,7 +1,7 @@
 """The decode engine: token ids in, token ids out.
 
-It knows tensors, blocks, caches and (through `constraint`) grammars. It knows no text, no messages, no HTTP, no spans, so
-it stands alone: `load` a checkpoint folder, `add` prompts, `step` until they are done.
+It knows tensors, blocks, caches and (through `constraint`) grammars. It knows no text, no messages, no HTTP, no spans,
+so it stands alone: `load` a checkpoint folder, `add` prompts, `step` until they are done.
 
 Shapes everywhere: B batch, L block, S cached prefix, V vocabulary, H heads, D head dim.
 """

@@ -1,7 +1,7 @@
 """One denoising step of one block: from log-probabilities to committed tokens.
 
-With a matcher the step takes the witness (one valid fill of the whole block) and commits a subset of it, so whatever the
-policy chooses stays valid. Without one, every position decides for itself.
+With a matcher the step takes the witness (one valid fill of the whole block) and commits a subset of it, so whatever
+the policy chooses stays valid. Without one, every position decides for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def propose(sequence: Sequence, log_probs: NDArray[np.float64], traits: FamilyTr
     temperature = sequence.params.temperature
     if sequence.matcher is not None:
         before = time.perf_counter()
-        fill = sequence.matcher.propose(log_probs, pinned, temperature=temperature, rng=sequence.rng)
+        fill = sequence.matcher.propose(
+            log_probs, pinned, temperature=temperature, rng=sequence.rng
+        )
         sequence.constraint_s += time.perf_counter() - before
         return Proposal(fill.tokens, fill.confidence, fill.forced)
     tokens = sample(log_probs, temperature=temperature, rng=sequence.rng)
@@ -43,7 +45,9 @@ def propose(sequence: Sequence, log_probs: NDArray[np.float64], traits: FamilyTr
     return Proposal(tokens, confidence, np.zeros(len(tokens), dtype=bool))
 
 
-def sample(log_probs: NDArray[np.float64], *, temperature: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def sample(
+    log_probs: NDArray[np.float64], *, temperature: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """One token for each row of [L, V]: the most probable at temperature 0, else a Gumbel draw in float64."""
     if temperature == 0:
         return log_probs.argmax(-1)
@@ -67,7 +71,9 @@ def commit(sequence: Sequence, proposal: Proposal, traits: FamilyTraits) -> None
         waiting = is_end & free & (np.cumsum(free) > 1)
         confidence[waiting] -= 1e-6
         chosen |= sequence.params.policy.choose(confidence, free)
-        sequence.confidence = min(sequence.confidence, float(proposal.confidence[chosen & free].min()))
+        sequence.confidence = min(
+            sequence.confidence, float(proposal.confidence[chosen & free].min())
+        )
     for place in np.flatnonzero(chosen):
         sequence.block[sequence.tail_len + int(place)] = int(proposal.tokens[place])
     sequence.forced_tokens += int(forced.sum())

@@ -69,8 +69,8 @@ class Engine:
             raise ConfigurationError("`prompt` is empty; the engine needs at least one token")
         if len(prompt) + params.target > traits.context_len:
             raise ConfigurationError(
-                f"the prompt has {len(prompt)} tokens and the reply is expected to take {params.target}, but the model's "
-                f"context holds {traits.context_len}; shorten the prompt"
+                f"the prompt has {len(prompt)} tokens and the reply is expected to take {params.target}, but "
+                f"the model's context holds {traits.context_len}; shorten the prompt"
             )
         number = next(self._ids)
         self._waiting[number] = (tuple(prompt), params, matcher)
@@ -102,7 +102,9 @@ class Engine:
         self._store_finished_blocks()
         return updates
 
-    def generate(self, prompt: Ids[int], params: DecodeParams, matcher: Matcher | None = None) -> DecodeOutput:
+    def generate(
+        self, prompt: Ids[int], params: DecodeParams, matcher: Matcher | None = None
+    ) -> DecodeOutput:
         """Decode one sequence to its end; other sequences in the engine advance beside it."""
         number = self.add(prompt, params, matcher)
         while True:
@@ -110,7 +112,9 @@ class Engine:
                 if update.sequence == number and update.output is not None:
                     return update.output
 
-    def _join(self, number: int, prompt: tuple[int, ...], params: DecodeParams, matcher: Matcher | None) -> Sequence:
+    def _join(
+        self, number: int, prompt: tuple[int, ...], params: DecodeParams, matcher: Matcher | None
+    ) -> Sequence:
         started = time.perf_counter()
         prefix, tail = self.family.prefill(prompt)
         sequence = Sequence(
@@ -144,7 +148,9 @@ class Engine:
         end = next((n for n, token in enumerate(run) if token in traits.eos_ids), None)
         room = sequence.params.ceiling - len(sequence.done)
         if end is not None:
-            return self._finish(sequence, run[: min(end, room)], "stop" if end <= room else "length")
+            return self._finish(
+                sequence, run[: min(end, room)], "stop" if end <= room else "length"
+            )
         if len(run) >= room:
             reason = "stop" if sequence.matcher is not None else "length"
             return self._finish(sequence, run[:room], reason)
@@ -160,7 +166,9 @@ class Engine:
     def _finish(self, sequence: Sequence, run: list[int], reason: str) -> Update:
         self._active.pop(sequence.id, None)
         output = sequence.output(sequence.done + run, reason)
-        return Update(sequence=sequence.id, final=tuple(run[sequence.streamed :]), draft=(), output=output)
+        return Update(
+            sequence=sequence.id, final=tuple(run[sequence.streamed :]), draft=(), output=output
+        )
 
     def _store_finished_blocks(self) -> None:
         """Blocks without a mask become part of their prefix, and the next block opens."""
@@ -168,7 +176,9 @@ class Engine:
         if not full:
             return
         finished = torch.tensor([s.block for s in full])
-        for sequence, prefix in zip(full, self.family.append(finished, [s.prefix for s in full]), strict=True):
+        for sequence, prefix in zip(
+            full, self.family.append(finished, [s.prefix for s in full]), strict=True
+        ):
             sequence.done.extend(sequence.leading())
             sequence.prefix = prefix
             sequence.forwards += 1

@@ -29,7 +29,9 @@ class DecodeParams:
                 f"`target` must be in 1..ceiling, got target={self.target!r}, ceiling={self.ceiling!r}"
             )
         if self.temperature < 0:
-            raise ConfigurationError(f"`temperature` must not be negative, got {self.temperature!r}")
+            raise ConfigurationError(
+                f"`temperature` must not be negative, got {self.temperature!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,13 @@ from agentdiff.errors import ConfigurationError
 class UnmaskPolicy(Protocol):
     """Chooses positions to commit."""
 
-    def choose(self, confidence: NDArray[np.float64], masked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def choose(
+        self, confidence: NDArray[np.float64], masked: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """Positions to commit now.
 
-        confidence [L]: probability of the token that would be committed. masked [L]: where a commit is possible, with at
-        least one true. Returns [L] bool, a non-empty subset of `masked`: every step makes progress.
+        confidence [L]: probability of the token that would be committed. masked [L]: where a commit is possible,
+        with at least one true. Returns [L] bool, a non-empty subset of `masked`: every step makes progress.
         """
         ...
 
@@ -36,7 +38,9 @@ class Threshold:
         if not 0 < self.threshold <= 1:
             raise ConfigurationError(f"`threshold` must be in (0, 1], got {self.threshold!r}")
 
-    def choose(self, confidence: NDArray[np.float64], masked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def choose(
+        self, confidence: NDArray[np.float64], masked: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """See `UnmaskPolicy.choose`."""
         chosen = masked & (confidence > self.threshold)
         if not chosen.any():

@@ -143,7 +143,7 @@ assistant  invoke_agent                            250 ms  ───────
 wall 250 ms   model 212 ms (85%)   tools 31.0 ms (12%)   other 7.0 ms (3%)
 3 generations   3 tool calls
 540 tokens in   95 tokens out   20 forwards   4.8 tokens/forward
-""")  # noqa: E501 - as wide as it is drawn
+""")
 
 
 def test_a_run_in_80_columns(tmp_path: Path):

@@ -30,10 +30,17 @@ def tokenizer() -> Tokenizer:
 def request_of(example: examples.Example) -> Request:
     messages = [user(example.request)]
     for number, call in enumerate(example.done):
-        made = ToolCall(id=str(number), name=call.tool.name, arguments=json.loads(call.arguments_json))
-        messages += [assistant(tool_calls=[made]), tool_result(made, examples.result_text(call.result))]
+        made = ToolCall(
+            id=str(number), name=call.tool.name, arguments=json.loads(call.arguments_json)
+        )
+        messages += [
+            assistant(tool_calls=[made]),
+            tool_result(made, examples.result_text(call.result)),
+        ]
     tools = [
-        ToolSpec(name=t.name, description=t.description, parameters=t.spec["function"]["parameters"])
+        ToolSpec(
+            name=t.name, description=t.description, parameters=t.spec["function"]["parameters"]
+        )
         for t in example.tools
     ]
     return Request(messages=tuple(messages), tools=tuple(tools), kind="route")
@@ -58,7 +65,9 @@ def test_every_target_is_a_reply_that_the_grammar_allows() -> None:
         request = request_of(example)
         schema = reply_schema(request, FORMAT)
         assert schema is not None
-        grammar = compile_schema(schema, vocabulary, style="compact", grounding=grounding(request, FORMAT))
+        grammar = compile_schema(
+            schema, vocabulary, style="compact", grounding=grounding(request, FORMAT)
+        )
         assert grammar.accepts(example.target.encode()), (example.request, example.target)
 
 
@@ -69,13 +78,17 @@ def test_held_out_phrases_and_values_never_reach_training() -> None:
         assert len(held) >= 10
         assert not train_phrases & held
     kinds = corpus.values("train")
-    assert all(not set(kinds[k]) & set(corpus.values("held")[k]) for k in ("title", "message", "query"))
+    assert all(
+        not set(kinds[k]) & set(corpus.values("held")[k]) for k in ("title", "message", "query")
+    )
     unseen = {tool.name for tool in corpus.unseen()}
     assert not unseen & {tool.name for tool in (*corpus.catalog(), *corpus.shipped())}
 
 
 def test_hand_written_requests_are_not_in_the_training_corpus() -> None:
-    phrases = {p.text.lower() for tool in (*corpus.catalog(), *corpus.shipped()) for p in tool.phrases}
+    phrases = {
+        p.text.lower() for tool in (*corpus.catalog(), *corpus.shipped()) for p in tool.phrases
+    }
     refusals = {text.lower() for text, _ in (*corpus.refusals("train"), *corpus.refusals("held"))}
     for path in corpus.EVALUATION.glob("hand_*.jsonl"):
         for line in path.read_text("utf-8").splitlines():
@@ -103,23 +116,35 @@ def test_a_copys_loss_equals_the_loss_of_the_block_decoded_from_the_cache() -> N
     while not 17 <= len(encoded.reply) <= 32:
         encoded = stream.encode(examples.sample(rng, kind="chain"))
     batch = stream.collate([encoded], block_len=16)
-    shape = RouterShape(vocab_size=2048, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
+    shape = RouterShape(
+        vocab_size=2048,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+    )
     model = RouterModel(shape).eval()
     with torch.inference_mode():
         prompt = model.encode(batch.prompt, batch.prompt_valid)
-        hidden, _ = model.decode(batch.response, batch.positions, batch.mask, prompt.layers, block_len=16)
+        hidden, _ = model.decode(
+            batch.response, batch.positions, batch.mask, prompt.layers, block_len=16
+        )
         second = hidden[:, 32 + 16 : 64]
         ids = torch.tensor([encoded.prompt])
         alone = model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
         start = len(encoded.prompt)
         clean = batch.response[:, :16]
-        _, first = model.decode(clean, torch.arange(start, start + 16)[None], None, alone.layers, block_len=16)
+        _, first = model.decode(
+            clean, torch.arange(start, start + 16)[None], None, alone.layers, block_len=16
+        )
         past = tuple(
             type(p)(torch.cat([p.keys, f.keys], 2), torch.cat([p.values, f.values], 2))
             for p, f in zip(alone.layers, first, strict=True)
         )
         noised = batch.response[:, 48:64]
-        decoded, _ = model.decode(noised, torch.arange(start + 16, start + 32)[None], None, past, block_len=16)
+        decoded, _ = model.decode(
+            noised, torch.arange(start + 16, start + 32)[None], None, past, block_len=16
+        )
     torch.testing.assert_close(second, decoded, atol=1e-4, rtol=1e-4)
     assert encoded.reply[-1] == tokenizer().token_to_id(END)
 
@@ -132,8 +157,9 @@ def test_the_rate_warms_up_holds_and_falls_to_zero() -> None:
 
 
 def test_a_toy_learns_and_a_resumed_run_goes_on(tmp_path) -> None:
-    toy = "--width 48 --layers 2 --heads 2 --inner 96 --batch 8 --copies 2 --report 20 --threads 2 --no-bf16 --warmup 10"
-    options = ["--out", str(tmp_path), "--device", "cpu", *toy.split()]
+    size = "--width 48 --layers 2 --heads 2 --inner 96 --batch 8 --copies 2"
+    way = "--report 20 --threads 1 --no-bf16 --warmup 10 --device cpu"
+    options = ["--out", str(tmp_path), *size.split(), *way.split()]
     losses = train(arguments().parse_args([*options, "--steps", "120"]))
     assert losses[-1] < 0.75 * losses[0]
     resume = ["--resume", str(tmp_path / "last.pt"), "--steps", "140"]

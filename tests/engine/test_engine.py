@@ -58,7 +58,9 @@ def test_alone_equals_batched(constrained: bool) -> None:
 
 
 def test_a_constrained_output_always_parses_and_fits_its_ceiling() -> None:
-    for job, output in zip(jobs(constrained=True), run_all(Engine(FAMILY), jobs(constrained=True)), strict=True):
+    for job, output in zip(
+        jobs(constrained=True), run_all(Engine(FAMILY), jobs(constrained=True)), strict=True
+    ):
         text = b"".join(VOCABULARY.tokens[t] or b"" for t in output.tokens)
         value = json.loads(text)
         assert isinstance(value["n"], int)
@@ -153,7 +155,11 @@ def test_bad_requests_are_refused_before_any_forward() -> None:
 def test_the_block_cache_is_exact() -> None:
     """A block scored against appended prefixes equals the same block in one pass over everything."""
     torch.manual_seed(1)
-    prompt, first, second = [5, 6, 7, 8, 9], torch.randint(2, 90, (1, 8)), torch.randint(2, 90, (1, 8))
+    prompt, first, second = (
+        [5, 6, 7, 8, 9],
+        torch.randint(2, 90, (1, 8)),
+        torch.randint(2, 90, (1, 8)),
+    )
     second[0, 3:6] = MASK
     with torch.inference_mode():
         prefix, tail = FAMILY.prefill(prompt)
@@ -164,7 +170,11 @@ def test_the_block_cache_is_exact() -> None:
         mask = torch.ones(1, 1, 16, 5 + 16, dtype=torch.bool)
         mask[:, :, :8, 13:] = False
         hidden, _ = FAMILY.model.decode(
-            torch.cat([first, second], 1), torch.arange(5, 21)[None], mask, encoded.layers, block_len=8
+            torch.cat([first, second], 1),
+            torch.arange(5, 21)[None],
+            mask,
+            encoded.layers,
+            block_len=8,
         )
         uncached = FAMILY.model.log_probs(hidden[:, 8:], encoded)
     assert prefix.length == 5
@@ -189,8 +199,12 @@ def test_padding_in_a_batch_changes_no_logits() -> None:
     data=st.data(),
 )
 @settings(max_examples=100)
-def test_threshold_commits_some_masked_positions_and_nothing_else(confidence, threshold, data) -> None:
-    masked = np.array(data.draw(st.lists(st.booleans(), min_size=len(confidence), max_size=len(confidence))))
+def test_threshold_commits_some_masked_positions_and_nothing_else(
+    confidence, threshold, data
+) -> None:
+    masked = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(confidence), max_size=len(confidence)))
+    )
     if not masked.any():
         masked[0] = True
     scores = np.array(confidence)

@@ -9,11 +9,21 @@ from agentdiff.engine import FamilyTraits
 from agentdiff.engine.families.router import RouterFamily, RouterModel, RouterShape
 
 MASK, END = 0, 1
-PIECES: list[bytes | None] = [None, None, *(bytes([b]) for b in range(32, 127)), b'{"', b'":', b'"}', b"true"]
+PIECES: list[bytes | None] = [
+    None,
+    None,
+    *(bytes([b]) for b in range(32, 127)),
+    b'{"',
+    b'":',
+    b'"}',
+    b"true",
+]
 VOCABULARY = Vocabulary(PIECES, (END,))
 
 
-def toy_router(*, vocab_size: int = len(PIECES), seed: int = 0, sharpness: float = 30.0) -> RouterModel:
+def toy_router(
+    *, vocab_size: int = len(PIECES), seed: int = 0, sharpness: float = 30.0
+) -> RouterModel:
     """A random two-layer router; `sharpness` scales its logits so that thresholds matter."""
     torch.manual_seed(seed)
     shape = RouterShape(

@@ -1,8 +1,8 @@
 """Examples to tensors: one encoded prompt shared by several noised copies of its reply.
 
-The response segment is [clean | copy 1 | ... | copy R], each padded to whole blocks. A copy's block sees the prompt, the
-clean blocks before it and itself; so one prompt encoding pays for R masked losses, and the clean half gives each block
-exactly the keys that the block cache holds at inference.
+The response segment is [clean | copy 1 | ... | copy R], each padded to whole blocks. A copy's block sees the prompt,
+the clean blocks before it and itself; so one prompt encoding pays for R masked losses, and the clean half gives each
+block exactly the keys that the block cache holds at inference.
 """
 
 from __future__ import annotations
@@ -90,11 +90,15 @@ class Stream:
                 if len(encoded.prompt) <= MAX_PROMPT and len(encoded.reply) <= 96:
                     window.append(encoded)
             window.sort(key=lambda e: (-(-len(e.reply) // 16), len(e.prompt)))
-            groups = [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
+            groups = [
+                window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)
+            ]
             self.rng.shuffle(groups)
             for group in groups:
                 is_long = max(len(e.reply) for e in group) > 16
-                yield self.collate(group, block_len=32 if is_long and self.rng.random() < 0.4 else 16)
+                yield self.collate(
+                    group, block_len=32 if is_long and self.rng.random() < 0.4 else 16
+                )
 
     def collate(self, group: list[Encoded], *, block_len: int) -> Batch:
         """Noise each reply `copies` times and lay everything out."""
@@ -136,8 +140,8 @@ class Stream:
         )
 
     def _mask(self, prompt_valid: Tensor, response_valid: Tensor, *, block_len: int) -> Tensor:
-        """[B, 1, T, S + T]: the prompt, the clean blocks before (for clean blocks: up to) one's own, and one's own block."""
-        count, clean_len = response_valid.shape
+        """[B, 1, T, S + T]: the prompt, the clean blocks before one's own, and one's own block."""
+        clean_len = response_valid.shape[1]
         block = torch.arange(clean_len) // block_len
         earlier, same = block[:, None] > block, block[:, None] == block
         parts = 1 + self.copies

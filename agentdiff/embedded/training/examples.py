@@ -67,7 +67,13 @@ class Example:
         messages: list[dict[str, Json]] = [{"role": "user", "content": self.request}]
         for call in self.done:
             function = {"name": call.tool.name, "arguments": call.arguments_json}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
+            messages.append(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"type": "function", "function": function}],
+                }
+            )
             messages.append({"role": "tool", "content": result_text(call.result)})
         return messages
 
@@ -85,7 +91,13 @@ def to_json(value: Json) -> str:
     if isinstance(value, Digits):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{to_json(v)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ",".join(
+                f"{json.dumps(k, ensure_ascii=False)}:{to_json(v)}" for k, v in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ",".join(to_json(v) for v in value) + "]"
     return json.dumps(value, ensure_ascii=False)
@@ -133,7 +145,9 @@ def _argument(rng: Random, parameter: Parameter, split: Split) -> tuple[str, Jso
         if parameter.type == "integer":
             text = text.split(".")[0] or "1"
         text = text.lstrip("0") if text.lstrip("0")[:1].isdigit() else f"0{text.lstrip('0')}"
-        shown = f"{int(text):,}" if text.isdigit() and len(text) > 3 and rng.random() < 0.15 else text
+        shown = (
+            f"{int(text):,}" if text.isdigit() and len(text) > 3 and rng.random() < 0.15 else text
+        )
         return shown, Digits(text)
     return text, text
 
@@ -148,7 +162,11 @@ def _arguments(rng: Random, tool: Tool, split: Split) -> dict[str, tuple[str, Js
 
 def _typo(rng: Random, text: str) -> str:
     """One slip of the finger in a word of the phrasing (never inside a placeholder)."""
-    spots = [m for m in re.finditer(r"[a-z]{4,}", text) if "{" not in text[max(0, m.start() - 1) : m.start()]]
+    spots = [
+        m
+        for m in re.finditer(r"[a-z]{4,}", text)
+        if "{" not in text[max(0, m.start() - 1) : m.start()]
+    ]
     spots = [m for m in spots if text[: m.start()].count("{") == text[: m.start()].count("}")]
     if not spots:
         return text
@@ -202,7 +220,16 @@ _LEADS: dict[str, tuple[str, ...]] = {
     "money": ("for {}", "of {}", "worth {}"),
     "percent": ("at {} percent", "of {}%"),
 }
-_BY_NAME = ("with {name} {}", "{name} {}", "{name}: {}", "{name}={}", "using {} as {name}", "set {name} to {}", "where {name} is {}", "{name} should be {}")
+_BY_NAME = (
+    "with {name} {}",
+    "{name} {}",
+    "{name}: {}",
+    "{name}={}",
+    "using {} as {name}",
+    "set {name} to {}",
+    "where {name} is {}",
+    "{name} should be {}",
+)
 _SAY: dict[str, tuple[str, ...]] = {
     "get": ("get", "show", "give me", "fetch", "what is", "i need", "look up"),
     "list": ("list", "show all", "what are the", "which", "show me the"),
@@ -220,7 +247,9 @@ _SAY: dict[str, tuple[str, ...]] = {
 }
 
 
-def _ask_invented(rng: Random, tool: Tool, drawn: dict[str, tuple[str, Json]]) -> tuple[str, dict[str, Json]]:
+def _ask_invented(
+    rng: Random, tool: Tool, drawn: dict[str, tuple[str, Json]]
+) -> tuple[str, dict[str, Json]]:
     """A request for an invented tool: the verb and noun of its name, and a clause for each argument."""
     verb, *noun_words = re.split(r"[_.]", tool.domain)
     noun = " ".join(noun_words)
@@ -238,12 +267,24 @@ def _ask_invented(rng: Random, tool: Tool, drawn: dict[str, tuple[str, Json]]) -
         name = parameter.name.replace("_", " ")
         arguments[parameter.name] = value
         if parameter.type == "boolean":
-            clauses.append(rng.choice([f"{name} {shown}", f"with {name} {'on' if value else 'off'}", f"with {name}" if value else f"without {name}"]))
+            clauses.append(
+                rng.choice(
+                    [
+                        f"{name} {shown}",
+                        f"with {name} {'on' if value else 'off'}",
+                        f"with {name}" if value else f"without {name}",
+                    ]
+                )
+            )
             continue
         if parameter.type == "string" and rng.random() < 0.12:
             quote = rng.choice(["'{}'", '"{}"', "“{}”"])
             shown = quote.format(shown)
-        leads = [lead for lead in _LEADS.get(parameter.kind, ("for {}", "of {}", "with {}")) if lead not in used]
+        leads = [
+            lead
+            for lead in _LEADS.get(parameter.kind, ("for {}", "of {}", "with {}"))
+            if lead not in used
+        ]
         if place == 0 and rng.random() < 0.15:
             head = f"{said} {noun} {shown}"
             continue
@@ -255,14 +296,19 @@ def _ask_invented(rng: Random, tool: Tool, drawn: dict[str, tuple[str, Json]]) -
             clauses.append(rng.choice(_BY_NAME).replace("{name}", name).format(shown))
     joiner = rng.choice([" ", " ", " ", ", ", " and "])
     if clauses and rng.random() < 0.08:
-        return f"{clauses[0].lstrip(': ')}{joiner if joiner != ' and ' else ', '}{head}" + "".join(joiner + c for c in clauses[1:]), arguments
-    text = head + "".join((" " if c.startswith(":") or n == 0 else joiner) + c for n, c in enumerate(clauses))
+        return f"{clauses[0].lstrip(': ')}{joiner if joiner != ' and ' else ', '}{head}" + "".join(
+            joiner + c for c in clauses[1:]
+        ), arguments
+    text = head + "".join(
+        (" " if c.startswith(":") or n == 0 else joiner) + c for n, c in enumerate(clauses)
+    )
     return text.replace(" : ", ": "), arguments
 
 
 _KINDS = (
-    "person city place company product item topic title message query date time email id code filename path folder "
-    "language int decimal money percent minutes word tag color url username animal food"
+    "person city place company product item topic title message query date time email id "
+    "code filename path folder language int decimal money percent minutes word tag color "
+    "url username animal food"
 ).split()
 _NAMES: dict[str, tuple[str, ...]] = {
     "person": ("person", "name", "user", "assignee", "owner", "contact", "recipient"),
@@ -324,35 +370,88 @@ def invent_tool(rng: Random, *, like: Tool | None = None) -> Tool:
         taken.add(parameter_name)
         numeric = kind in ("int", "decimal", "money", "percent", "minutes")
         parameters.append(
-            Parameter(parameter_name, ("integer" if kind in ("int", "minutes") else "number") if numeric else "string", kind, rng.random() < 0.8)
+            Parameter(
+                parameter_name,
+                ("integer" if kind in ("int", "minutes") else "number") if numeric else "string",
+                kind,
+                rng.random() < 0.8,
+            )
         )
     if rng.random() < 0.12:
-        parameters.append(Parameter(rng.choice(["mode", "level", "kind", "format", "status", "size"]), "enum", "", rng.random() < 0.6, tuple(rng.choice(_CHOICES))))
+        parameters.append(
+            Parameter(
+                rng.choice(["mode", "level", "kind", "format", "status", "size"]),
+                "enum",
+                "",
+                rng.random() < 0.6,
+                tuple(rng.choice(_CHOICES)),
+            )
+        )
     if rng.random() < 0.04:
-        parameters.append(Parameter(rng.choice(["force", "urgent", "public", "recursive"]), "boolean", "", False))
+        parameters.append(
+            Parameter(rng.choice(["force", "urgent", "public", "recursive"]), "boolean", "", False)
+        )
     noun_text = " ".join(noun)
     description = rng.choice(
-        [f"{verb.capitalize()} the {noun_text}", f"{verb.capitalize()} a {noun_text}", f"{verb.capitalize()} {noun_text}",
-         f"{verb.capitalize()}s {noun_text}s", f"Use it to {verb} a {noun_text}", f"{noun_text.capitalize()}: {verb}", ""]
+        [
+            f"{verb.capitalize()} the {noun_text}",
+            f"{verb.capitalize()} a {noun_text}",
+            f"{verb.capitalize()} {noun_text}",
+            f"{verb.capitalize()}s {noun_text}s",
+            f"Use it to {verb} a {noun_text}",
+            f"{noun_text.capitalize()}: {verb}",
+            "",
+        ]
     )
-    results = rng.choice([("{#int}",), ("{#words}",), ("ok",), ({"status": "{#word}", "id": "{#id}"},), ({"value": "{#decimal}"},), ("{#title}",), (f"{noun_text} {verb} done",), (["{#word}", "{#word}"],), ("{#id}",), ("{#filename}",)])
+    results = rng.choice(
+        [
+            ("{#int}",),
+            ("{#words}",),
+            ("ok",),
+            ({"status": "{#word}", "id": "{#id}"},),
+            ({"value": "{#decimal}"},),
+            ("{#title}",),
+            (f"{noun_text} {verb} done",),
+            (["{#word}", "{#word}"],),
+            ("{#id}",),
+            ("{#filename}",),
+        ]
+    )
     return Tool(name, description, tuple(parameters), (), results, domain="_".join(parts))
 
 
 _CHOICES = (
-    ("low", "medium", "high"), ("small", "medium", "large"), ("json", "csv", "pdf"), ("open", "closed"), ("on", "off"),
-    ("fast", "slow"), ("red", "green", "blue"), ("daily", "weekly", "monthly"), ("public", "private"), ("asc", "desc"),
-    ("draft", "final"), ("left", "right"), ("hot", "cold", "warm"), ("basic", "pro", "premium"),
+    ("low", "medium", "high"),
+    ("small", "medium", "large"),
+    ("json", "csv", "pdf"),
+    ("open", "closed"),
+    ("on", "off"),
+    ("fast", "slow"),
+    ("red", "green", "blue"),
+    ("daily", "weekly", "monthly"),
+    ("public", "private"),
+    ("asc", "desc"),
+    ("draft", "final"),
+    ("left", "right"),
+    ("hot", "cold", "warm"),
+    ("basic", "pro", "premium"),
 )
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
+_ERRORS = ("not found:", "no such", "permission denied for", "time out of", "invalid")
+
+
 def run(rng: Random, tool: Tool, arguments: dict[str, Json], split: Split) -> Call:
     """The call with a result as the tool could give."""
     if rng.random() < 0.04:
-        return Call(tool, arguments, f"error: {rng.choice(['not found', 'no such ' + values.word(rng), 'permission denied', 'time out', 'invalid ' + values.word(rng)])}")
+        return Call(
+            tool,
+            arguments,
+            f"error: {rng.choice(_ERRORS)} {values.word(rng)}",
+        )
     return Call(tool, arguments, _fill(rng, rng.choice(tool.results), arguments, split))
 
 
@@ -363,7 +462,9 @@ def _fill(rng: Random, template: Json, arguments: dict[str, Json], split: Split)
         return [_fill(rng, value, arguments, split) for value in template]
     if not isinstance(template, str):
         return template
-    template = re.sub(r" (at|on|for|in) \{(\w+)\}", lambda m: m[0] if m[2] in arguments else "", template)
+    template = re.sub(
+        r" (at|on|for|in) \{(\w+)\}", lambda m: m[0] if m[2] in arguments else "", template
+    )
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]
@@ -399,7 +500,11 @@ def _pool(rng: Random, source: str, split: Split) -> tuple[list[Tool], list[Tool
         catalog = corpus.catalog()
         at = rng.randrange(len(catalog))
         near = [catalog[i % len(catalog)] for i in range(at - 6, at + 7)]
-        tools = rng.sample(near, min(size, len(near))) if rng.random() < 0.55 else rng.sample(catalog, size)
+        tools = (
+            rng.sample(near, min(size, len(near)))
+            if rng.random() < 0.55
+            else rng.sample(catalog, size)
+        )
         if rng.random() < 0.15:
             tools = tools[: max(2, size // 2)] + rng.sample(corpus.shipped(), rng.randint(1, 3))
     elif source == "unseen":
@@ -446,13 +551,17 @@ def _as_written(request: str, tool: Tool, arguments: dict[str, Json]) -> dict[st
 def _reuse(rng: Random, first: Call, tool: Tool) -> tuple[str, Json] | None:
     """(parameter, value) by which `tool` can take up the result of `first`."""
     result = first.result
-    parameters = [p for p in tool.parameters if p.type in ("string", "integer", "number") and p.kind != "unit"]
+    parameters = [
+        p for p in tool.parameters if p.type in ("string", "integer", "number") and p.kind != "unit"
+    ]
     rng.shuffle(parameters)
     for parameter in parameters:
         numeric = parameter.type != "string"
         if isinstance(result, dict):
             named = [v for k, v in result.items() if k == parameter.name] or list(result.values())
-            fitting = [v for v in named if isinstance(v, str) and (not numeric or isinstance(v, Digits))]
+            fitting = [
+                v for v in named if isinstance(v, str) and (not numeric or isinstance(v, Digits))
+            ]
             if fitting:
                 return parameter.name, fitting[0] if numeric else str(fitting[0])
         elif isinstance(result, str):
@@ -461,7 +570,9 @@ def _reuse(rng: Random, first: Call, tool: Tool) -> tuple[str, Json] | None:
                 value = numbers[-1] if "=" in result else numbers[0]
                 if parameter.type == "integer":
                     value = value.split(".")[0]
-                return parameter.name, Digits(value.lstrip("0") or "0") if not value.startswith("0.") else Digits(value)
+                return parameter.name, Digits(value.lstrip("0") or "0") if not value.startswith(
+                    "0."
+                ) else Digits(value)
             if not numeric and "\n" not in result and not result.startswith("error"):
                 return parameter.name, str(result)
     return None
@@ -497,7 +608,9 @@ def _written_chain(rng: Random, split: Split) -> _Draft:
     first_tool, second_tool = (_shipped()[step["tool"]] for step in row["steps"])
     text: str = row["text"]
     calls: list[Call] = []
-    for number, (step, tool) in enumerate(zip(row["steps"], (first_tool, second_tool), strict=True)):
+    for number, (step, tool) in enumerate(
+        zip(row["steps"], (first_tool, second_tool), strict=True)
+    ):
         arguments: dict[str, Json] = {}
         for name, (shown, value) in _arguments(rng, tool, split).items():
             placeholder = f"{{{number}.{name}}}"
@@ -505,13 +618,21 @@ def _written_chain(rng: Random, split: Split) -> _Draft:
                 text = text.replace(placeholder, shown)
                 arguments[name] = value
         for name, value in step.get("args", {}).items():
-            arguments[name] = _taken(rng, calls[0], value) if isinstance(value, str) and value.startswith("$") else value
+            arguments[name] = (
+                _taken(rng, calls[0], value)
+                if isinstance(value, str) and value.startswith("$")
+                else value
+            )
             if isinstance(arguments[name], int | float) and not isinstance(arguments[name], bool):
                 arguments[name] = Digits(f"{arguments[name]:g}")
         calls.append(run(rng, tool, arguments, split))
         if number == 0 and tool.name == "search_files":
             files = ", ".join(values.draw(rng, "filename", split) for _ in range(rng.randint(1, 3)))
-            calls[0] = Call(tool, arguments, f"{files.count(',') + 1} file{'s' if ',' in files else ''}: {files}")
+            calls[0] = Call(
+                tool,
+                arguments,
+                f"{files.count(',') + 1} file{'s' if ',' in files else ''}: {files}",
+            )
     return _Draft(text, calls)
 
 
@@ -532,13 +653,28 @@ def _refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str |
     pick = rng.random()
     if source in ("shipped", "invented") and pick < (0.7 if source == "shipped" else 0.35):
         text, needs = rng.choice(corpus.refusals(split))
-        open_ended = any(w in offered for w in ("search", "ask", "web", "news", "define", "find", "look")) and source != "shipped"
+        open_ended = (
+            any(w in offered for w in ("search", "ask", "web", "news", "define", "find", "look"))
+            and source != "shipped"
+        )
         if open_ended or any(need in offered for need in needs if need != "none"):
             return None
         return text
     names = {tool.name for tool in tools}
-    nouns = {part for tool in tools for part in re.findall(r"[a-z]{3,}", f"{tool.name} {tool.description} {tool.domain}".lower())}
-    other = rng.choice(corpus.catalog()) if rng.random() < 0.55 else invent_tool(rng, like=rng.choice(tools) if source == "invented" and rng.random() < 0.4 else None)
+    nouns = {
+        part
+        for tool in tools
+        for part in re.findall(
+            r"[a-z]{3,}", f"{tool.name} {tool.description} {tool.domain}".lower()
+        )
+    }
+    other = (
+        rng.choice(corpus.catalog())
+        if rng.random() < 0.55
+        else invent_tool(
+            rng, like=rng.choice(tools) if source == "invented" and rng.random() < 0.4 else None
+        )
+    )
     if split == "held" and source == "unseen":
         other = rng.choice(corpus.unseen())
     own = set(re.findall(r"[a-z]{3,}", f"{other.name} {other.domain}".lower()))
@@ -548,7 +684,9 @@ def _refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str |
     return ask(rng, other, "train" if not other.phrases else split)[0]
 
 
-def sample(rng: Random, *, split: Split = "train", source: str | None = None, kind: str | None = None) -> Example:
+def sample(
+    rng: Random, *, split: Split = "train", source: str | None = None, kind: str | None = None
+) -> Example:
     """One example.
 
     Args:
@@ -580,10 +718,14 @@ def sample(rng: Random, *, split: Split = "train", source: str | None = None, ki
     return Example("answer", tuple(tools), text, answer_reply([done]), (done,))
 
 
-def _chain_example(rng: Random, source: str, tools: list[Tool], askable: list[Tool], split: Split) -> Example:
+def _chain_example(
+    rng: Random, source: str, tools: list[Tool], askable: list[Tool], split: Split
+) -> Example:
     if source == "shipped" and rng.random() < 0.45:
         draft = _written_chain(rng, split)
-        offered = {tool.name: tool for tool in tools} | {call.tool.name: call.tool for call in draft.calls}
+        offered = {tool.name: tool for tool in tools} | {
+            call.tool.name: call.tool for call in draft.calls
+        }
         tools = [tool for tool in corpus.shipped() if tool.name in offered]
     else:
         first_tool, second_tool = rng.choice(askable), rng.choice(askable)
@@ -594,9 +736,20 @@ def _chain_example(rng: Random, source: str, tools: list[Tool], askable: list[To
         draft = _Draft(text, [first, run(rng, second_tool, second_arguments, split)])
     request = _dress(rng, draft.text)
     first = draft.calls[0]
-    draft.calls[0] = Call(first.tool, _as_written(request, first.tool, first.arguments), first.result)
+    draft.calls[0] = Call(
+        first.tool, _as_written(request, first.tool, first.arguments), first.result
+    )
     place = rng.choices([0, 1, 2], [0.3, 0.45, 0.25])[0]
     if place == 2:
-        return Example("answer", tuple(tools), request, answer_reply(draft.calls), tuple(draft.calls))
+        return Example(
+            "answer", tuple(tools), request, answer_reply(draft.calls), tuple(draft.calls)
+        )
     expected = draft.calls[place]
-    return Example(f"chain{place + 1}", tuple(tools), request, expected.reply, tuple(draft.calls[:place]), expected)
+    return Example(
+        f"chain{place + 1}",
+        tuple(tools),
+        request,
+        expected.reply,
+        tuple(draft.calls[:place]),
+        expected,
+    )

@@ -1,4 +1,6 @@
-"""A training checkpoint to a checkpoint folder that the engine loads: `python -m agentdiff.embedded.training.export RUN/last.pt OUT`.
+"""A training checkpoint to a checkpoint folder that the engine loads.
+
+`python -m agentdiff.embedded.training.export RUN/last.pt OUT`
 
 Weights are stored as int8 with a scale for each row, in shards under 4 MiB.
 """
@@ -22,7 +24,9 @@ SHARD_BYTES = 3_500_000
 CONTEXT = 1024
 
 
-def export(checkpoint: Path, folder: Path, *, tokenizer: Path = WEIGHTS, block_len: int = 16) -> None:
+def export(
+    checkpoint: Path, folder: Path, *, tokenizer: Path = WEIGHTS, block_len: int = 16
+) -> None:
     """Write config, tokenizer, chat template and weights into `folder`."""
     state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,15 +45,28 @@ def export(checkpoint: Path, folder: Path, *, tokenizer: Path = WEIGHTS, block_l
         "pad_token_id": vocabulary.token_to_id(PAD),
         "quantization": "int8, one float32 scale for each row",
         "name": "agentdiff-router",
-        "agentdiff": {"style": "compact", "grounded": True, "refuses": True, "reads_instructions": False, "max_tools": 12},
+        "agentdiff": {
+            "style": "compact",
+            "grounded": True,
+            "refuses": True,
+            "reads_instructions": False,
+            "max_tools": 12,
+        },
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     for old in folder.glob("*.safetensors"):
         old.unlink()
     shards = write_weights(quantize_rows(state["model"]), folder, shard_bytes=SHARD_BYTES)
-    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in [*shards, "tokenizer.json"]}
+    sums = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in [*shards, "tokenizer.json"]
+    }
     (folder / "sha256.json").write_text(json.dumps(sums, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
-    export(Path(sys.argv[1]), Path(sys.argv[2]), tokenizer=Path(sys.argv[3]) if len(sys.argv) > 3 else WEIGHTS)
+    export(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        tokenizer=Path(sys.argv[3]) if len(sys.argv) > 3 else WEIGHTS,
+    )

@@ -1,4 +1,6 @@
-"""Measure a checkpoint, and ship it only if it beats what is shipped: `python -m agentdiff.embedded.training.release RUN/last.pt`.
+"""Measure a checkpoint, and ship it only if it beats what is shipped.
+
+`python -m agentdiff.embedded.training.release RUN/last.pt`
 
 Writes the weights, `metrics.json` (every evaluation set through the real backend) and `training.json` (how they came
 about). New weights replace old ones only when no set gets worse and the mean gets better.
@@ -67,7 +69,9 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Measure a checkpoint and ship it if it is better.")
+    parser = argparse.ArgumentParser(
+        description="Measure a checkpoint and ship it if it is better."
+    )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--tokenizer", type=Path, default=WEIGHTS)
     parser.add_argument("--block-len", type=int, default=16)
@@ -103,7 +107,9 @@ def main() -> None:
         "torch": torch.__version__,
         "machine": machine(),
         "corpus_sha256": corpus_hash(),
-        "curve": [{"step": row["step"], "loss": row["loss"]} for row in curve if row["step"] % 200 == 0],
+        "curve": [
+            {"step": row["step"], "loss": row["loss"]} for row in curve if row["step"] % 200 == 0
+        ],
     }
     metrics = {"machine": machine(), "threads": 1, "sets": rows}
     (WEIGHTS / "training.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")

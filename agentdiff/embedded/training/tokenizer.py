@@ -24,7 +24,8 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 PAD, MASK, END = "<|pad|>", "<|mask|>", "<|end|>"
 SPECIAL = [PAD, MASK, END, "<|tools|>", "<|user|>", "<|call|>", "<|result|>", "<|reply|>"]
 STRUCTURE = [
-    '{"tool":"', '","args":{"', '","args":{}}', '":"', '","', '"}}', '"}', '{"answer":"', '{"none":true}', '":', ',"', "}}",
+    '{"tool":"', '","args":{"', '","args":{}}', '":"', '","', '"}}', '"}',
+    '{"answer":"', '{"none":true}', '":', ',"', "}}",
 ]  # fmt: skip
 _PIECES = r"[A-Za-z]+|[0-9]|\s|[^A-Za-z0-9\s]"
 
@@ -32,7 +33,7 @@ _PIECES = r"[A-Za-z]+|[0-9]|\s|[^A-Za-z0-9\s]"
 @cache
 def chat_template() -> jinja2.Template:
     """The template of the checkpoint, compiled as transformers compiles it."""
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - plain text, not HTML
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     return environment.from_string((WEIGHTS / "chat_template.jinja").read_text("utf-8"))
 
 

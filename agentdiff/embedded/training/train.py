@@ -1,8 +1,8 @@
 """Train the embedded router: `python -m agentdiff.embedded.training.train --out RUN --steps N`.
 
-Seeded, resumable (`--resume`), scheduled by steps (warm-up, constant, linear decay to zero), with a checkpoint every few
-minutes and one JSON line of metrics per report. Muon on the matrices, AdamW on the rest. Runs on whatever device torch
-finds; the shipped weights were trained on two CPU cores (`weights/training.json`).
+Seeded, resumable (`--resume`), scheduled by steps (warm-up, constant, linear decay to zero), with a checkpoint every
+few minutes and one JSON line of metrics per report. Muon on the matrices, AdamW on the rest. Runs on whatever device
+torch finds; the shipped weights were trained on two CPU cores (`weights/training.json`).
 """
 
 from __future__ import annotations
@@ -55,13 +55,17 @@ def learning_rate(step: int, *, steps: int, warmup: int, decay: float) -> float:
     return min(1.0, max(0.0, left))
 
 
-def optimizers(model: RouterModel, *, muon_lr: float, adam_lr: float) -> list[tuple[torch.optim.Optimizer, float]]:
+def optimizers(
+    model: RouterModel, *, muon_lr: float, adam_lr: float
+) -> list[tuple[torch.optim.Optimizer, float]]:
     """Muon for the hidden matrices, AdamW for embeddings, gates and vectors; each with its peak rate."""
     matrices, rest = [], []
     for name, parameter in model.named_parameters():
         is_matrix = parameter.ndim == 2 and not name.startswith(("embed", "pointer_gate", "shift"))
         (matrices if is_matrix else rest).append(parameter)
-    muon = torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original")
+    muon = torch.optim.Muon(
+        matrices, lr=muon_lr, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"
+    )
     adam = torch.optim.AdamW(rest, lr=adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
     return [(muon, muon_lr), (adam, adam_lr)]
 
@@ -92,7 +96,11 @@ def train(args: argparse.Namespace) -> list[float]:
         for (optimizer, _), saved in zip(pairs, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         done, seen, spent = state["step"], state["tokens"], state["cpu_s"]
-    stream = iter(Stream(tokenizer, seed=args.seed * 1_000_003 + done, batch_size=args.batch, copies=args.copies))
+    stream = iter(
+        Stream(
+            tokenizer, seed=args.seed * 1_000_003 + done, batch_size=args.batch, copies=args.copies
+        )
+    )
     log = (out / "metrics.jsonl").open("a", encoding="utf-8")
     losses: list[float] = []
     reports: list[float] = []
@@ -136,7 +144,7 @@ def train(args: argparse.Namespace) -> list[float]:
                 "minutes": round((time.monotonic() - started) / 60, 1),
                 "cpu_s": round(spent + time.process_time() - cpu),
             }
-            print(json.dumps(row), flush=True)  # noqa: T201
+            print(json.dumps(row), flush=True)
             log.write(json.dumps(row) + "\n")
             log.flush()
         if time.monotonic() - saved_at > args.checkpoint_s:
@@ -175,7 +183,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--muon-lr", type=float, default=0.01)
     parser.add_argument("--adam-lr", type=float, default=1e-3)
     parser.add_argument("--warmup", type=int, default=60)
-    parser.add_argument("--decay", type=float, default=0.4, help="share of the steps over which the rate falls to zero")
+    parser.add_argument(
+        "--decay",
+        type=float,
+        default=0.4,
+        help="share of the steps over which the rate falls to zero",
+    )
     parser.add_argument("--report", type=int, default=50)
     parser.add_argument("--checkpoint-s", type=float, default=180.0)
     parser.add_argument("--keep-before-decay", action=argparse.BooleanOptionalAction, default=True)
@@ -185,5 +198,9 @@ def arguments() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     if sys.platform == "linux" and any(os.environ.get(k) != v for k, v in ALLOCATOR.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "agentdiff.embedded.training.train", *sys.argv[1:]], os.environ | ALLOCATOR)
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "agentdiff.embedded.training.train", *sys.argv[1:]],
+            os.environ | ALLOCATOR,
+        )
     train(arguments().parse_args())

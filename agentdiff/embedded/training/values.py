@@ -9,16 +9,23 @@ from agentdiff.embedded.training import corpus
 from agentdiff.embedded.training.corpus import Split
 
 _SYLLABLES = (
-    "ba be bi bo bu da de di do du fa fe fi fo ga ge go gu ha he hi ho ja jo ka ke ki ko ku la le li lo lu ma me mi mo "
-    "mu na ne ni no nu pa pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we wi ya yo za zo an en "
-    "in on ar er or al el il st ch sh th br cl dr fr gr pl tr ing ton er ly"
+    "ba be bi bo bu da de di do du fa fe fi fo ga ge go gu ha he hi ho ja jo ka ke ki ko "
+    "ku la le li lo lu ma me mi mo mu na ne ni no nu pa pe pi po ra re ri ro ru sa se si "
+    "so su ta te ti to tu va ve vi vo wa we wi ya yo za zo an en in on ar er or al el il "
+    "st ch sh th br cl dr fr gr pl tr ing ton er ly"
 ).split()
-_EXTENSIONS = "txt md pdf csv json py log yaml html docx xlsx png jpg zip toml ts sql".split()
-_TEXTUAL = frozenset(
-    "person city country place company product food item song artist movie book animal job topic title query word tag "
-    "status question sport color".split()
+_EXTENSIONS = ("txt md pdf csv json py log yaml html docx xlsx png jpg zip toml ts sql").split()
+_STREETS = "Street Road Ave Lane street".split()
+_OCCASIONS = (
+    "lunch dinner call meeting coffee review drinks training interview session walk".split()
 )
-_NUMERIC = frozenset("int small_int decimal money percent minutes year".split())
+_TEXTUAL = frozenset(
+    (
+        "person city country place company product food item song artist movie book animal "
+        "job topic title query word tag status question sport color"
+    ).split()
+)
+_NUMERIC = frozenset(["int", "small_int", "decimal", "money", "percent", "minutes", "year"])
 
 
 def pseudo_word(rng: Random) -> str:
@@ -46,7 +53,9 @@ def words(rng: Random, low: int, high: int) -> str:
     elif style < 0.22:
         chosen[0] = chosen[0].capitalize()
     if count > 1 and rng.random() < 0.15:
-        chosen.insert(rng.randrange(1, count), rng.choice(["of", "the", "and", "for", "with", "in", "no"]))
+        chosen.insert(
+            rng.randrange(1, count), rng.choice(["of", "the", "and", "for", "with", "in", "no"])
+        )
     if rng.random() < 0.08:
         chosen.append(str(rng.randint(1, 99)))
     return " ".join(chosen)
@@ -72,23 +81,37 @@ def _number(rng: Random, kind: str) -> str:
         case "small_int":
             return str(rng.randint(1, 20))
         case "minutes":
-            return str(rng.choice([1, 2, 3, 5, 10, 15, 20, 25, 30, 40, 45, 50, 60, 90, rng.randint(1, 240)]))
+            return str(
+                rng.choice(
+                    [1, 2, 3, 5, 10, 15, 20, 25, 30, 40, 45, 50, 60, 90, rng.randint(1, 240)]
+                )
+            )
         case "year":
             return str(rng.randint(1900, 2060))
         case "percent":
             return str(rng.choice([5, 10, 15, 20, 25, 50, 75, rng.randint(1, 99)]))
         case "money":
-            return f"{rng.randint(1, 999)}.{rng.randint(0, 99):02d}" if rng.random() < 0.5 else str(rng.randint(1, 5000))
+            return (
+                f"{rng.randint(1, 999)}.{rng.randint(0, 99):02d}"
+                if rng.random() < 0.5
+                else str(rng.randint(1, 5000))
+            )
         case "decimal":
             if rng.random() < 0.55:
-                return str(rng.choice([rng.randint(1, 20), rng.randint(1, 999), rng.randint(1, 20_000)]))
+                return str(
+                    rng.choice([rng.randint(1, 20), rng.randint(1, 999), rng.randint(1, 20_000)])
+                )
             return f"{rng.randint(0, 999)}.{rng.choice([str(rng.randint(1, 9)), f'{rng.randint(1, 99):02d}'])}"
         case _:
-            return str(rng.choice([rng.randint(1, 30), rng.randint(1, 500), rng.randint(1, 99_999)]))
+            return str(
+                rng.choice([rng.randint(1, 30), rng.randint(1, 500), rng.randint(1, 99_999)])
+            )
 
 
 def _date(rng: Random) -> str:
-    months = "january february march april may june july august september october november december".split()
+    months = (
+        "january february march april may june july august september october november december"
+    ).split()
     month = rng.choice(months) if rng.random() < 0.7 else rng.choice(months)[:3]
     month = month.capitalize() if rng.random() < 0.4 else month
     day, year = rng.randint(1, 28), rng.randint(2015, 2035)
@@ -106,14 +129,28 @@ def _date(rng: Random) -> str:
             f"{rng.randint(1, 12)}/{day}/{year}",
             f"{day}.{rng.randint(1, 12)}.{year}",
             rng.choice(["next ", "this ", "on ", ""]).replace("on ", "")
-            + rng.choice("monday tuesday wednesday thursday friday saturday sunday week".split()),
+            + rng.choice(
+                [
+                    "monday",
+                    "tuesday",
+                    "wednesday",
+                    "thursday",
+                    "friday",
+                    "saturday",
+                    "sunday",
+                    "week",
+                ]
+            ),
             f"in {rng.randint(2, 20)} days",
         ]
     )
 
 
 def _time(rng: Random) -> str:
-    hour, minute = rng.randint(1, 12), rng.choice(["00", "05", "10", "15", "20", "30", "40", "45", "50"])
+    hour, minute = (
+        rng.randint(1, 12),
+        rng.choice(["00", "05", "10", "15", "20", "30", "40", "45", "50"]),
+    )
     half = rng.choice(["am", "pm"])
     return rng.choice(
         [
@@ -130,19 +167,34 @@ def _time(rng: Random) -> str:
 
 def _expression(rng: Random) -> str:
     def number() -> str:
-        return str(rng.randint(1, rng.choice([9, 99, 999, 9999]))) if rng.random() < 0.85 else f"{rng.randint(0, 99)}.{rng.randint(1, 99)}"
+        return (
+            str(rng.randint(1, rng.choice([9, 99, 999, 9999])))
+            if rng.random() < 0.85
+            else f"{rng.randint(0, 99)}.{rng.randint(1, 99)}"
+        )
 
     pick = rng.random()
     if pick < 0.2:
         return f"{number()}{rng.choice(['%', ' percent', ' %'])} of {number()}"
     if pick < 0.3:
         return rng.choice(
-            [f"square root of {number()}", f"sqrt({number()})", f"{number()} squared", f"half of {number()}",
-             f"a third of {number()}", f"{rng.randint(2, 12)}^{rng.randint(2, 9)}", f"{number()} cubed",
-             f"{number()} to the power of {rng.randint(2, 6)}", f"a quarter of {number()}", f"{number()} mod {number()}"]
+            [
+                f"square root of {number()}",
+                f"sqrt({number()})",
+                f"{number()} squared",
+                f"half of {number()}",
+                f"a third of {number()}",
+                f"{rng.randint(2, 12)}^{rng.randint(2, 9)}",
+                f"{number()} cubed",
+                f"{number()} to the power of {rng.randint(2, 6)}",
+                f"a quarter of {number()}",
+                f"{number()} mod {number()}",
+            ]
         )
     if pick < 0.5:
-        operation = rng.choice(["plus", "minus", "times", "divided by", "multiplied by", "over", "x"])
+        operation = rng.choice(
+            ["plus", "minus", "times", "divided by", "multiplied by", "over", "x"]
+        )
         tail = f" {rng.choice(['plus', 'minus', 'times'])} {number()}" if rng.random() < 0.2 else ""
         return f"{number()} {operation} {number()}{tail}"
     space = rng.choice(["", " "])
@@ -173,32 +225,59 @@ def _invented(rng: Random, kind: str, split: Split) -> str:
             name = pseudo_word(rng)
             return name.capitalize() if rng.random() < 0.7 else name
         case "email":
-            return f"{pseudo_word(rng)}{rng.choice(['', '.', '_'])}{pseudo_word(rng)[:3]}@{pseudo_word(rng)}.{rng.choice(['com', 'org', 'net', 'io'])}"
+            user = pseudo_word(rng) + rng.choice(["", ".", "_"]) + pseudo_word(rng)[:3]
+            return f"{user}@{pseudo_word(rng)}.{rng.choice(['com', 'org', 'net', 'io'])}"
         case "phone":
-            return rng.choice(["+", ""]) + "".join(rng.choice(digits) for _ in range(rng.randint(6, 11)))
+            return rng.choice(["+", ""]) + "".join(
+                rng.choice(digits) for _ in range(rng.randint(6, 11))
+            )
         case "url":
-            return f"{rng.choice(['https://', '', 'www.'])}{pseudo_word(rng)}.{rng.choice(['com', 'io', 'org'])}/{pseudo_word(rng)}"
+            site = f"{pseudo_word(rng)}.{rng.choice(['com', 'io', 'org'])}"
+            return f"{rng.choice(['https://', '', 'www.'])}{site}/{pseudo_word(rng)}"
         case "username":
-            return rng.choice(["@", ""]) + pseudo_word(rng) + rng.choice(["", str(rng.randint(1, 99))])
+            return (
+                rng.choice(["@", ""]) + pseudo_word(rng) + rng.choice(["", str(rng.randint(1, 99))])
+            )
         case "id" | "code" | "ticker" | "airport":
             if kind == "airport":
                 return "".join(rng.choice(upper) for _ in range(3))
             letters = "".join(rng.choice(upper) for _ in range(rng.randint(1, 4)))
-            return letters if kind == "ticker" else rng.choice([f"{letters}{rng.randint(1, 99_999)}", f"{letters}-{rng.randint(1, 9999)}", f"#{rng.randint(1, 99_999)}", str(rng.randint(10, 999_999))])
+            return (
+                letters
+                if kind == "ticker"
+                else rng.choice(
+                    [
+                        f"{letters}{rng.randint(1, 99_999)}",
+                        f"{letters}-{rng.randint(1, 9999)}",
+                        f"#{rng.randint(1, 99_999)}",
+                        str(rng.randint(10, 999_999)),
+                    ]
+                )
+            )
         case "hostname":
             return f"{pseudo_word(rng)}{rng.choice(['-', '.'])}{rng.choice(['01', 'prod', 'db', 'local', 'eu'])}"
         case "ip":
             return ".".join(str(rng.randint(0, 255)) for _ in range(4))
         case "branch":
-            return rng.choice(["feature/", "fix/", "", "release-"]) + rng.choice([pseudo_word(rng), f"{rng.randint(1, 9)}.{rng.randint(0, 20)}"])
+            return rng.choice(["feature/", "fix/", "", "release-"]) + rng.choice(
+                [pseudo_word(rng), f"{rng.randint(1, 9)}.{rng.randint(0, 20)}"]
+            )
         case "filename" | "path":
-            stem = rng.choice([word(rng), f"{word(rng)}_{word(rng)}", f"{word(rng)}-{rng.randint(1, 2030)}", f"{word(rng)}{rng.randint(1, 99)}"])
+            stem = rng.choice(
+                [
+                    word(rng),
+                    f"{word(rng)}_{word(rng)}",
+                    f"{word(rng)}-{rng.randint(1, 2030)}",
+                    f"{word(rng)}{rng.randint(1, 99)}",
+                ]
+            )
             folder = f"{word(rng)}/" if rng.random() < 0.3 else ""
             return f"{folder}{stem}.{rng.choice(_EXTENSIONS)}"
         case "folder":
             return rng.choice([word(rng), f"{word(rng)}/{word(rng)}", f"/{word(rng)}/{word(rng)}"])
         case "address":
-            return f"{rng.randint(1, 999)} {pseudo_word(rng).capitalize()} {rng.choice(['Street', 'Road', 'Ave', 'Lane', 'street'])}"
+            street = f"{pseudo_word(rng).capitalize()} {rng.choice(_STREETS)}"
+            return f"{rng.randint(1, 999)} {street}"
         case "message" | "question":
             if rng.random() < 0.5 or kind == "question":
                 return words(rng, 3, 8)
@@ -215,7 +294,10 @@ def _invented(rng: Random, kind: str, split: Split) -> str:
         case "title":
             pick = rng.random()
             if pick < 0.4:
-                return f"{rng.choice(['lunch', 'dinner', 'call', 'meeting', 'coffee', 'review', 'drinks', 'training', 'interview', 'session', 'walk'])} {rng.choice(['with', 'for', 'about', 'at'])} {draw(rng, rng.choice(['person', 'topic', 'company', 'place']), split)}"
+                whom = draw(rng, rng.choice(["person", "topic", "company", "place"]), split)
+                return (
+                    f"{rng.choice(_OCCASIONS)} {rng.choice(['with', 'for', 'about', 'at'])} {whom}"
+                )
             return words(rng, 1, 4)
         case "word" | "tag" | "status" | "color":
             return word(rng)

@@ -1,0 +1,1 @@
+"""Model families behind one seam (`base.Family`); found by `model_type` in `engine/load.py`."""

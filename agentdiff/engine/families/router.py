@@ -54,9 +54,13 @@ class Encoded(NamedTuple):
     """[B, S] bool, false on padding."""
 
 
-def rotary(positions: Tensor, *, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotary(
+    positions: Tensor, *, head_dim: int, theta: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of the rotary embedding: [B, 1, T, D] each."""
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    frequencies = theta ** (
+        -torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim
+    )
     angles = positions[..., None].float() * frequencies
     cos, sin = angles.cos(), angles.sin()
     return (
@@ -91,7 +95,7 @@ class RouterLayer(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, past: LayerKV | None
     ) -> tuple[Tensor, LayerKV]:
-        """x [B, T, E], mask additive [B, 1, T, S + T] -> (x [B, T, E], own keys and values)."""
+        """X [B, T, E], mask additive [B, 1, T, S + T] -> (x [B, T, E], own keys and values)."""
         batch, length, width = x.shape
         qkv = self.qkv(self.attn_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -131,7 +135,7 @@ class RouterModel(nn.Module):
             nn.init.zeros_(layer.down.weight)
 
     def encode(self, ids: Tensor, valid: Tensor) -> Encoded:
-        """ids [B, S] int64, valid [B, S] bool (padding on the right) -> what the response needs."""
+        """Ids [B, S] int64, valid [B, S] bool (padding on the right) -> what the response needs."""
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         embedded = self.embed(ids) * valid[..., None]
         x = embedded + self._neighbours(embedded)
@@ -160,7 +164,7 @@ class RouterModel(nn.Module):
         return self._run(x, positions, None if mask is None else additive(mask, x.dtype), past)
 
     def log_probs(self, hidden: Tensor, prompt: Encoded) -> Tensor:
-        """hidden [B, T, E] -> log-probabilities [B, T, V] float32 of the mixture of vocabulary and pointer."""
+        """Hidden [B, T, E] -> log-probabilities [B, T, V] float32 of the mixture of vocabulary and pointer."""
         from_vocabulary = F.linear(hidden, self.embed.weight).float().softmax(-1)
         scores = (self.pointer_query(hidden) @ prompt.pointer_keys.transpose(1, 2)).float()
         scores = scores / math.sqrt(hidden.shape[-1])
@@ -172,7 +176,9 @@ class RouterModel(nn.Module):
 
     def _neighbours(self, embedded: Tensor) -> Tensor:
         """The shifted embeddings [N, T, E]: the neighbour before and the one after, zero at the borders."""
-        return self.shift[0] * F.pad(embedded, (0, 0, 1, -1)) + self.shift[1] * F.pad(embedded, (0, 0, -1, 1))
+        return self.shift[0] * F.pad(embedded, (0, 0, 1, -1)) + self.shift[1] * F.pad(
+            embedded, (0, 0, -1, 1)
+        )
 
     def _run(
         self, x: Tensor, positions: Tensor, mask: Tensor | None, past: tuple[LayerKV, ...] | None
@@ -191,7 +197,9 @@ class RouterModel(nn.Module):
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """A bool attention mask as an additive one: 0 where allowed, very negative elsewhere."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -1e9)
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
+        ~allowed, -1e9
+    )
 
 
 class RouterFamily:
@@ -204,7 +212,9 @@ class RouterFamily:
     @classmethod
     def load(cls, folder: Path, config: Mapping[str, Any], *, device: torch.device) -> RouterFamily:
         """Load a checkpoint folder whose `config.json` has `model_type` `agentdiff_router`."""
-        shape = RouterShape(**{name: config[name] for name in RouterShape.__dataclass_fields__ if name in config})
+        shape = RouterShape(
+            **{name: config[name] for name in RouterShape.__dataclass_fields__ if name in config}
+        )
         with torch.device("meta"):
             model = RouterModel(shape)
         model.load_state_dict(read_weights(folder), assign=True)
@@ -239,11 +249,15 @@ class RouterFamily:
         """See `Family.append`."""
         _, layers = self._decode(blocks, prefixes)
         return [
-            extend(prefix, [LayerKV(kv.keys[row : row + 1], kv.values[row : row + 1]) for kv in layers])
+            extend(
+                prefix, [LayerKV(kv.keys[row : row + 1], kv.values[row : row + 1]) for kv in layers]
+            )
             for row, prefix in enumerate(prefixes)
         ]
 
-    def _decode(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> tuple[Tensor, tuple[LayerKV, ...]]:
+    def _decode(
+        self, blocks: Tensor, prefixes: Sequence[Prefix]
+    ) -> tuple[Tensor, tuple[LayerKV, ...]]:
         device = self.model.embed.weight.device
         length = blocks.shape[1]
         past, valid = stack(prefixes)
@@ -258,7 +272,9 @@ class RouterFamily:
     def _prompts(self, prefixes: Sequence[Prefix]) -> Encoded:
         """What the pointer head needs of several prompts, padded on the right."""
         longest = max(prefix.extra[1].shape[1] for prefix in prefixes)
-        keys = torch.cat([F.pad(p.extra[0], (0, 0, 0, longest - p.extra[0].shape[1])) for p in prefixes])
+        keys = torch.cat(
+            [F.pad(p.extra[0], (0, 0, 0, longest - p.extra[0].shape[1])) for p in prefixes]
+        )
         ids = torch.cat([F.pad(p.extra[1], (0, longest - p.extra[1].shape[1])) for p in prefixes])
         lengths = torch.tensor([p.extra[1].shape[1] for p in prefixes], device=ids.device)
         valid = torch.arange(longest, device=ids.device) < lengths[:, None]
