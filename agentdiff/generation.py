@@ -191,6 +191,8 @@ class Capabilities:
     """Whether the same seed gives the same output."""
     extends: bool = False
     """Whether it can go on past the target up to the ceiling within one generation."""
+    model: str = ""
+    """The model that will answer and a word on it, for people; empty where it is not known before the first reply."""
     context_tokens: int | None = None
     max_tools: int | None = None
     tokenizer: str = ""

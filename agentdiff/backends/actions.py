@@ -37,6 +37,8 @@ class ReplyFormat:
     reads_instructions: bool = True
     """Whether system messages reach it."""
     max_tools: int | None = None
+    max_reply: int | None = None
+    """Tokens beyond which its replies were never trained; a larger ceiling is lowered to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,12 +68,14 @@ class LocalBackend:
         *,
         name: str,
         model: str,
+        description: str = "",
         format: ReplyFormat,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._name = name
         self._model = model
+        self._description = description
         self._format = format
         traits = engine.family.traits
         self._vocabulary = vocabulary_of(tokenizer, traits.eos_ids, traits.vocab_size)
@@ -100,6 +102,7 @@ class LocalBackend:
             load_tokenizer(folder),
             name="embedded" if is_embedded else f"local:{source}",
             model=config.get("name", folder.name),
+            description=config.get("description", ""),
             format=ReplyFormat(**declared),
         )
 
@@ -117,6 +120,7 @@ class LocalBackend:
             drafts=True,
             seed=True,
             extends=True,
+            model=f"{self._model}, {self._description}" if self._description else self._model,
             context_tokens=traits.context_len,
             max_tools=self._format.max_tools,
             tokenizer=f"{self._model}:{traits.vocab_size}",
@@ -160,8 +164,9 @@ class LocalBackend:
                 "larger model",
                 backend=self._name,
             )
-        if budget.ceiling > room:
-            budget = replace(budget, ceiling=room)
+        most = min(room, self._format.max_reply or room)
+        if budget.ceiling > most:
+            budget = replace(budget, target=min(budget.target, most), ceiling=most)
         before = time.perf_counter()
         matcher: Matcher | None = None
         if schema is not None:

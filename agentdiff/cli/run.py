@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from agentdiff.agent import Agent, Tool
     from agentdiff.cli.display import Display
     from agentdiff.length import LengthPredictor
+    from agentdiff.telemetry import TraceFile
 
 STORE = Path(".agentdiff") / "lengths.sqlite"
 """Where a root keeps the lengths that its runs have taught; counts and names, no text."""
@@ -136,10 +138,18 @@ def _do(job: Job, display: Display) -> None:
         stack.callback(_report, predictor)
         stack.callback(store.close)
         if job.trace is not None:
-            file = stack.enter_context(trace_to_file(job.trace))
-            stack.callback(lambda: file.problem and warn(file.problem))
+            stack.enter_context(_reported(trace_to_file(job.trace)))
         display.begin(backend)
         _follow(agent, job.task, display)
+
+
+@contextmanager
+def _reported(tracing: AbstractContextManager[TraceFile]) -> Generator[None]:
+    """The trace, and a warning about what went wrong with its file once that is closed."""
+    with tracing as file:
+        yield
+    if file.problem:
+        warn(file.problem)
 
 
 def _tools(job: Job) -> list[Tool[..., Any]]:

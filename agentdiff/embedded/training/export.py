@@ -45,12 +45,13 @@ def export(
         "pad_token_id": vocabulary.token_to_id(PAD),
         "quantization": "int8, one float32 scale for each row",
         "name": "agentdiff-router",
+        "description": "block diffusion, trained on synthetic data",
         "agentdiff": {
             "style": "compact",
             "grounded": True,
             "refuses": True,
             "reads_instructions": False,
-            "max_tools": 12,
+            "max_tools": 12, "max_reply": 128,
         },
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
