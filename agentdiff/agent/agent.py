@@ -142,7 +142,8 @@ class Agent(Generic[OutputT]):
         Raises:
             ConfigurationError: The prompt is empty, or the backend cannot do what was asked for.
             RunError: The run ended without an output.
-            BackendError: The backend failed.
+            BackendError: The backend failed. Like every error that ends a run, it carries the
+                `messages`, the `usage` and the `steps` until then.
         """
         return await run(self._config, prompt, before=self._before(prompt, history), emit=_ignore)
 

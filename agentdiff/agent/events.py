@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from agentdiff.generation import Budget, Enforcement, Stats, StepKind
+from agentdiff.generation import Budget, Enforcement, FinishReason, Stats, StepKind
 from agentdiff.messages import Json, Message, ToolCall, Usage
 
 OutputT_co = TypeVar("OutputT_co", covariant=True)
@@ -38,6 +38,8 @@ class StepRecord:
     kind: StepKind
     """`route` when it called tools or only ended the calling, `answer` when it became the output.
     """
+    reason: FinishReason
+    """How the generation ended. After `refused`, and `length` with nothing whole, so does the run."""
     calls: tuple[CallRecord, ...] = ()
     """In the order in which the model asked for them."""
     text: str = ""

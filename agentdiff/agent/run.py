@@ -21,11 +21,11 @@ from agentdiff.agent.generating import Ask, Generation, make_generation
 from agentdiff.agent.limits import Spending
 from agentdiff.agent.output import OutputT
 from agentdiff.errors import (
+    AgentDiffError,
     BudgetExceeded,
     LimitExceeded,
     OutOfScope,
     OutputInvalid,
-    RunError,
     TimedOut,
 )
 from agentdiff.generation import Enforcement, StepKind
@@ -45,16 +45,17 @@ async def run(
         emit: Takes the events in order; the run waits for it.
 
     Raises:
-        RunError: The run ended without an output; carries the conversation, the usage and the steps
-            so far.
+        RunError: The run ended without an output.
         BackendError: The backend failed.
         ConfigurationError: The backend cannot do what was asked for.
+
+    Each of them carries the conversation, the usage and the steps so far.
     """
     with invoke_agent(agent=config.agent, model=config.backend.name) as span:
         this = _Run(config, [*before, user(prompt)], emit)
         try:
             output = await this.in_time()
-        except RunError as error:
+        except AgentDiffError as error:
             error.messages = tuple(this.messages)
             error.usage = this.spending.usage
             error.steps = tuple(this.steps)
@@ -114,7 +115,7 @@ class _Run(Generic[OutputT]):
                 _too_long(generation)
             if generation.result.reason == "refused":
                 await self._finish(generation)
-                self._refused(generation)
+                self._refused()
             if generation.result.tool_calls:
                 await self._turn(generation)
                 kind = "answer" if must_answer else "route"
@@ -176,6 +177,7 @@ class _Run(Generic[OutputT]):
         record = StepRecord(
             number=len(self.steps) + 1,
             kind="answer" if is_output and generation.kind == "route" else generation.kind,
+            reason=result.reason,
             calls=calls,
             text=result.text,
             budget=generation.budget,
@@ -201,14 +203,9 @@ class _Run(Generic[OutputT]):
         how = "" if self._config.output.schema is None else " with JSON only"
         self.messages.append(user(f"{invalid}. Reply again{how}."))
 
-    def _refused(self, generation: Generation) -> NoReturn:
-        model = generation.result.model or self._config.backend.name
+    def _refused(self) -> NoReturn:
         what = "found no tool for" if self._config.tools else "declined"
-        raise OutOfScope(
-            f"{model}: the model {what} this request: a larger diffusion model"
-            " (`--backend local:…`) or an API backend (`--backend mercury:…` or `openai:…`)"
-            " may answer it"
-        )
+        raise OutOfScope(f"the model {what} this request; a larger one may answer it")
 
 
 def _too_long(generation: Generation) -> NoReturn:

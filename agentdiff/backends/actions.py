@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json, Message, ToolCall
@@ -21,7 +21,8 @@ from agentdiff.messages import Json, Message, ToolCall
 if TYPE_CHECKING:
     from agentdiff.generation import FinishReason, Request
 
-ANSWER_SCHEMA: dict[str, Json] = {"type": "string", "minLength": 1}
+MAX_SPOKEN = 160
+ANSWER_SCHEMA: dict[str, Json] = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +73,44 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
 
 
 def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
-    """Instance pointer -> texts, for the string arguments that must be spans of the conversation."""
+    """Instance pointer -> texts, for the strings that must be spans of them.
+
+    Arguments are spans of the conversation; a grounded model's answers are spans of what the tools returned, so it
+    cannot say a number that no tool gave it.
+    """
     texts = [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
     grounded = [tool for tool in request.tools if format.grounded or tool.grounded]
-    return {
+    results = "; ".join(spoken(m.content) for m in request.messages if m.role == "tool")
+    answers = {"/answer": [results]} if format.grounded and results.strip(" ;") else {}
+    return answers | {
         f"/args/{_escape(name)}{suffix}": texts
         for tool in grounded
         for name in tool.parameters.get("properties", {})
         for suffix in ("", "/*")
     }
+
+
+def spoken(content: str) -> str:
+    """A tool's result as an answer says it.
+
+    The first line of a text; `key: value` pairs of an object; items with commas; at most `MAX_SPOKEN` characters.
+    """
+    try:
+        value = json.loads(content, parse_float=str, parse_int=str)
+    except ValueError:
+        value = content
+    text = _plain(value) if isinstance(value, dict | list) else content
+    text = text.split("\n", 1)[0]
+    return text if len(text) <= MAX_SPOKEN else text[:MAX_SPOKEN].rsplit(" ", 1)[0]
+
+
+def _plain(value: Json) -> str:
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Json]", value).items()
+        return ", ".join(f"{key}: {_plain(item)}" for key, item in pairs)
+    if isinstance(value, list):
+        return ", ".join(_plain(item) for item in cast("list[Json]", value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def parse_reply(text: str, request: Request, format: ReplyFormat, *, call_id: str) -> Reply:
@@ -92,14 +122,15 @@ def parse_reply(text: str, request: Request, format: ReplyFormat, *, call_id: st
     if not request.tools and not format.refuses:
         return Reply("stop", text)
     value = json.loads(text)
-    if not isinstance(value, dict) or not value.keys() & {"tool", "none", "answer"}:
+    action = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+    if not action.keys() & {"tool", "none", "answer"}:
         return Reply("stop", text)
-    if "tool" in value:
-        call = ToolCall(id=call_id, name=value["tool"], arguments=value["args"])
+    if "tool" in action:
+        call = ToolCall(id=call_id, name=action["tool"], arguments=action["args"])
         return Reply("tool_calls", "", (call,))
-    if value.get("none") is True:
+    if action.get("none") is True:
         return Reply("refused")
-    answer = value["answer"]
+    answer = action["answer"]
     is_text = request.schema is None
     return Reply("stop", answer if is_text else json.dumps(answer, ensure_ascii=False))
 
@@ -152,15 +183,16 @@ def _hoisted(
 
     def moved(value: Json) -> Json:
         if isinstance(value, list):
-            return [moved(item) for item in value]
+            return [moved(item) for item in cast("list[Json]", value)]
         if not isinstance(value, dict):
             return value
+        node = cast("dict[str, Json]", value)
         rewritten = {
             key: moved(item)
-            for key, item in value.items()
+            for key, item in node.items()
             if not (value is schema and key == "$defs")
         }
-        reference = value.get("$ref")
+        reference = node.get("$ref")
         if isinstance(reference, str) and (reference == "#" or reference.startswith("#/$defs/")):
             rewritten["$ref"] = (
                 f"#/$defs/{name}" if reference == "#" else f"#/$defs/{name}.{reference[8:]}"

@@ -12,7 +12,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -139,7 +139,7 @@ class LocalBackend:
         self._inbox.clear()
 
     @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:
         started = time.perf_counter()
         job = await anyio.to_thread.run_sync(self._begin, request, started)
         try:
@@ -207,7 +207,7 @@ class LocalBackend:
         messages = chat_messages(request.messages, self._format)
         if request.tools and not self._format.refuses:
             messages = [{"role": "system", "content": instructions(request)}, *messages]
-        tools = [
+        tools: list[Json] = [
             {
                 "type": "function",
                 "function": {
@@ -231,7 +231,7 @@ class LocalBackend:
             if update.sequence in self._inbox:
                 self._inbox[update.sequence].append(update)
 
-    async def _events(self, job: _Job) -> AsyncIterator[Event]:
+    async def _events(self, job: _Job) -> AsyncGenerator[Event]:
         try:
             lock = self._lock.get()
         except LookupError:
@@ -371,12 +371,12 @@ def find_checkpoint(source: str) -> Path:
         raise ConfigurationError(
             f"no checkpoint folder at `{source}`; give a folder or a hub id such as `owner/name`"
         )
-    from huggingface_hub import snapshot_download
+    import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
-        return Path(snapshot_download(source, allow_patterns=wanted))
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigurationError(
             f"`{source}` is not a folder here and could not be downloaded as a hub id "
@@ -386,13 +386,11 @@ def find_checkpoint(source: str) -> Path:
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a checkpoint folder; by the light loader where `tokenizer.json` says it all."""
-    if (folder / "tokenizer.json").is_file():
-        from transformers import PreTrainedTokenizerFast
+    import transformers
 
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
+    is_light = (folder / "tokenizer.json").is_file()
+    kind: Any = transformers.PreTrainedTokenizerFast if is_light else transformers.AutoTokenizer
+    return kind.from_pretrained(folder)
 
 
 def vocabulary_of(
@@ -406,7 +404,7 @@ def vocabulary_of(
     to_byte = _byte_level_alphabet()
     tokens: list[bytes | None] = [None] * size
     for index in range(min(size, len(tokenizer))):
-        piece = tokenizer.convert_ids_to_tokens(index)
+        piece = tokenizer.backend_tokenizer.id_to_token(index)
         if index in special or index in eos_ids or piece is None:
             continue
         if index in added:

@@ -19,7 +19,6 @@ RESULT_LINES = 6
 """Lines of a result that are shown."""
 VALUE_CHARS = 240
 """Characters of an argument that are shown."""
-_ABOUT = {"embedded": "agentdiff-router · block diffusion, trained on synthetic data"}
 _ENFORCED: Mapping[Enforcement, str] = {
     "in_block": "structure enforced inside the block",
     "pinned_canvas": "structure pinned in the canvas",
@@ -38,8 +37,9 @@ def printable(text: str) -> str:
 
 def introduction(backend: Backend) -> Text:
     """Who answers."""
-    about = _ABOUT.get(backend.name) or _ENFORCED[backend.capabilities.enforcement]
-    return Text.assemble((printable(backend.name), "bold"), (f" · {about}", "dim"))
+    capabilities = backend.capabilities
+    about = capabilities.model or _ENFORCED[capabilities.enforcement]
+    return Text.assemble((printable(backend.name), "bold"), (f" · {printable(about)}", "dim"))
 
 
 def block(committed: str, draft: str) -> Text:
@@ -106,6 +106,8 @@ def joined(facts: Iterable[tuple[str, str]]) -> Text:
 
 def outcome(step: StepRecord) -> Text:
     """What a step without calls came to."""
+    if step.reason == "refused":
+        return Text("no tool fits", style="bold yellow")
     if step.kind in ("answer", "repair"):
         return Text(step.kind, style="bold cyan")
     return Text("no tool call", style="bold yellow")

@@ -146,10 +146,13 @@ def _do(job: Job, display: Display) -> None:
 @contextmanager
 def _reported(tracing: AbstractContextManager[TraceFile]) -> Generator[None]:
     """The trace, and a warning about what went wrong with its file once that is closed."""
-    with tracing as file:
-        yield
-    if file.problem:
-        warn(file.problem)
+    opened: TraceFile | None = None
+    try:
+        with tracing as opened:
+            yield
+    finally:
+        if opened is not None and opened.problem:
+            warn(opened.problem)
 
 
 def _tools(job: Job) -> list[Tool[..., Any]]:

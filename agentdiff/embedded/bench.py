@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -97,8 +97,10 @@ def load_cases(
         messages: tuple[Message, ...] = (user(row["request"]),)
         expect, result_text = row["expect"], None
         if isinstance(expect, list):
-            first, expect = expect
-            arguments = {name: accepted[0] for name, accepted in first["args"].items()}
+            first, expect = cast("list[dict[str, Json]]", expect)
+            arguments: dict[str, Json] = {
+                name: accepted[0] for name, accepted in first["args"].items()
+            }
             result_text = run(first["tool"], arguments)
             call = _call(first["tool"], arguments)
             messages = (*messages, assistant(tool_calls=[call]), tool_result(call, result_text))

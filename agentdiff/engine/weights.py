@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from agentdiff.errors import ConfigurationError
@@ -33,7 +32,7 @@ def stream_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     else:
         raise ConfigurationError(f"`{folder}` has no `model.safetensors` and no `{INDEX}`")
     for shard in shards:
-        opened: Any = safe_open(folder / shard, framework="pt")
+        opened: Any = safetensors.safe_open(folder / shard, framework="pt")
         with opened as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 yield name, file.get_tensor(name)
@@ -77,7 +76,7 @@ def write_weights(tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: i
         size += tensor.nbytes
     names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
+        safetensors.torch.save_file(shard, folder / name, metadata={"format": "pt"})
     weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}

@@ -7,17 +7,18 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from agentdiff.agent import Agent, RunResult, UsageLimits, tool
+from agentdiff.agent import Agent, RunResult, StepRecord, UsageLimits, tool
 from agentdiff.errors import (
+    AgentDiffError,
     BackendError,
     BudgetExceeded,
+    BudgetTooSmall,
     ConfigurationError,
     LimitExceeded,
     OutOfScope,
     OutputInvalid,
     ProtocolError,
     RateLimited,
-    RunError,
     TimedOut,
     ToolFailed,
 )
@@ -437,9 +438,10 @@ async def test_usage_that_is_unknown_stays_unknown() -> None:
 
 
 async def test_a_model_that_finds_no_tool_ends_the_run_and_says_who_may_answer() -> None:
-    with pytest.raises(OutOfScope, match=r"double-1: the model found no tool.*--backend") as caught:
+    with pytest.raises(OutOfScope, match=r"^the model found no tool .* a larger one") as caught:
         await Agent(Double(ends("refused")), tools=[add]).run("Write a poem")
-    assert_carries_what_there_was(caught.value, steps=1, requests=1)
+    step = assert_carries_what_there_was(caught.value, steps=1, requests=1)
+    assert step.reason == "refused"
 
 
 async def test_a_refusal_without_tools_does_not_speak_of_tools() -> None:
@@ -529,6 +531,16 @@ async def test_a_backend_that_fails_is_not_hidden(error: BackendError) -> None:
     with pytest.raises(type(error)) as caught:
         await Agent(Double(calls(("add", {"a": 1, "b": 1})), error), tools=[add]).run("Go")
     assert caught.value is error
+    step = assert_carries_what_there_was(error, steps=1, requests=1)
+    assert (step.reason, [call.result for call in step.calls]) == ("tool_calls", [2])
+    assert [message.content for message in told_in(error)] == ["2"]
+
+
+async def test_whatever_the_backend_refuses_before_it_begins_carries_the_prompt() -> None:
+    with pytest.raises(BudgetTooSmall) as caught:
+        await Agent(Double(BudgetTooSmall(budget=4, needed=30))).run("Go")
+    assert (caught.value.messages, caught.value.steps) == ((user("Go"),), ())
+    assert caught.value.usage == Usage(requests=0)
 
 
 async def test_a_stream_without_an_end_is_a_fault_of_the_backend() -> None:
@@ -578,21 +590,27 @@ def test_a_backend_is_an_object() -> None:
         Agent("embedded")  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-def conversation(error: RunError) -> list[Message]:
+def conversation(error: AgentDiffError) -> list[Message]:
     return [message for message in error.messages if isinstance(message, Message)]
 
 
-def told_in(error: RunError) -> list[Message]:
+def told_in(error: AgentDiffError) -> list[Message]:
     return [message for message in conversation(error) if message.role == "tool"]
 
 
-def assert_carries_what_there_was(error: RunError, *, steps: int, requests: int) -> None:
+def assert_carries_what_there_was(
+    error: AgentDiffError, *, steps: int, requests: int
+) -> StepRecord:
+    """Returns the last step."""
     assert len(error.steps) == steps
     assert isinstance(error.usage, Usage)
     assert error.usage.requests == requests
     assert conversation(error)
     asked = [call.id for message in conversation(error) for call in message.tool_calls]
     assert asked == [message.call_id for message in told_in(error)]
+    step = error.steps[-1]
+    assert isinstance(step, StepRecord)
+    return step
 
 
 def test_a_result_says_its_type() -> None:

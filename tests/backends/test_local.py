@@ -19,7 +19,7 @@ from agentdiff.errors import (
     SchemaError,
     TimedOut,
 )
-from agentdiff.generation import Budget, Draft, Request, Sampling, generate
+from agentdiff.generation import Backend, Budget, Draft, Request, Sampling, generate
 from agentdiff.messages import ToolCall, ToolSpec, assistant, system, tool_result, user
 from tests.backends.conformance import CHECKS, NOTE, Subject
 from tests.engine.toys import toy_router
@@ -85,6 +85,11 @@ def router(tmp_path_factory) -> Path:
     )
 
 
+def held(backend: Backend) -> int:
+    assert isinstance(backend, LocalBackend)
+    return len(backend._inbox) + backend._engine.busy
+
+
 def subject(folder: Path) -> Subject:
     call = Request(
         messages=(user("add a note that says buy milk"),), tools=(NOTE,), tool_choice="required"
@@ -93,7 +98,7 @@ def subject(folder: Path) -> Subject:
         name="local",
         open=lambda: connect(f"local:{folder}"),
         call=call,
-        held=lambda backend: len(backend._inbox) + backend._engine.busy,
+        held=held,
     )
 
 

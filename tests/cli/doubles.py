@@ -18,7 +18,13 @@ from agentdiff.messages import ToolCall, Usage
 
 MODEL = "agentdiff-router"
 CAPABILITIES = Capabilities(
-    enforcement="in_block", drafts=True, seed=True, extends=True, quantum=16, tokenizer="toy"
+    enforcement="in_block",
+    drafts=True,
+    seed=True,
+    extends=True,
+    model=f"{MODEL}, block diffusion",
+    quantum=16,
+    tokenizer="toy",
 )
 BLOCK = 16
 

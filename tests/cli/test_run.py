@@ -66,7 +66,7 @@ def test_a_run_without_a_terminal_prints_lines(
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
-    assert lines[0].startswith("embedded · agentdiff-router · block diffusion")
+    assert lines[0] == "embedded · agentdiff-router, block diffusion"
     assert lines[2].startswith('● calculate(expression="17% of 2340")  ')
     assert lines[2].endswith("tokens · 6 forwards · 71 ms · in_block")
     assert "397.8" in lines[3]
@@ -132,8 +132,8 @@ def test_a_refusal_exits_with_3_and_says_what_a_larger_model_would_do(
     connect(refuses())
     assert main(["run", "write me a poem"]) == 3
     out, err = capsys.readouterr()
-    assert "● no tool call" in out
-    assert "larger" in one_line(err)
+    assert "● no tool fits  " in out
+    assert one_line(err).endswith("found no tool for this request; a larger one may answer it")
 
 
 def test_json_says_why_there_is_no_output(
@@ -144,7 +144,9 @@ def test_json_says_why_there_is_no_output(
     assert code == 3
     assert said["output"] is None
     assert said["error"]["type"] == "OutOfScope"
-    assert said["steps"][0]["budget"]["used"] > 0
+    (step,) = said["steps"]
+    assert step["budget"]["used"] > 0
+    assert "reason" not in step
 
 
 def test_what_a_tool_returns_does_not_steer_the_terminal(

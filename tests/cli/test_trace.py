@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agentdiff.cli.trace import app, load_spans, render_trace
+from agentdiff.cli.trace import app, render_trace
 from agentdiff.cli.waterfall import UNICODE, ms, tree, waterfall
 from agentdiff.errors import TraceError
-from agentdiff.telemetry.otlp_reader import SpanRecord
+from agentdiff.telemetry.otlp_reader import SpanRecord, load_spans
 
 START_NS = 1_790_000_000_000_000_000
 

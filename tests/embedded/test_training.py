@@ -100,7 +100,7 @@ def test_training_renders_the_prompt_as_the_checkpoint_does() -> None:
     rng = Random(3)
     for _ in range(20):
         example = examples.sample(rng)
-        tools = [tool.spec for tool in example.tools]
+        tools: list[corpus.Json] = [tool.spec for tool in example.tools]
         text = loaded.apply_chat_template(
             example.messages, tools=tools, add_generation_prompt=True, tokenize=False
         )

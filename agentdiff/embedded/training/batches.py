@@ -74,7 +74,7 @@ class Stream:
         self.torch_rng = torch.Generator().manual_seed(seed)
         self.batch_size = batch_size
         self.copies = copies
-        self.pad, self.mask, self.end = (tokenizer.token_to_id(t) for t in (PAD, MASK, END))
+        self.pad, self.mask, self.end = (_id(tokenizer, t) for t in (PAD, MASK, END))
 
     def encode(self, example: examples.Example) -> Encoded:
         """Token ids of prompt and reply; the reply ends with the end token."""
@@ -155,3 +155,9 @@ class Stream:
         response = (within & keys_valid[:, None, :]) | own
         prompt = prompt_valid[:, None, :].expand(-1, parts * clean_len, -1)
         return torch.cat([prompt, response], 2)[:, None]
+
+
+def _id(tokenizer: Tokenizer, token: str) -> int:
+    number = tokenizer.token_to_id(token)
+    assert number is not None, token
+    return number

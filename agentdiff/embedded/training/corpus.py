@@ -149,7 +149,9 @@ def values(split: Split) -> dict[str, tuple[str, ...]]:
 @cache
 def unit_groups() -> tuple[tuple[str, ...], ...]:
     """Groups of unit spellings that convert into each other."""
-    written = json.loads((FOLDER / "units.json").read_text("utf-8"))
+    written: dict[str, list[str]] | list[list[str]] = json.loads(
+        (FOLDER / "units.json").read_text("utf-8")
+    )
     groups = written.values() if isinstance(written, dict) else written
     return tuple(tuple(group) for group in groups)
 

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentdiff.embedded.training import corpus, values
 from agentdiff.embedded.training.corpus import Json, Parameter, Split, Tool
@@ -94,12 +94,13 @@ def to_json(value: Json) -> str:
         return (
             "{"
             + ",".join(
-                f"{json.dumps(k, ensure_ascii=False)}:{to_json(v)}" for k, v in value.items()
+                f"{json.dumps(k, ensure_ascii=False)}:{to_json(v)}"
+                for k, v in cast("dict[str, Json]", value).items()
             )
             + "}"
         )
     if isinstance(value, list):
-        return "[" + ",".join(to_json(v) for v in value) + "]"
+        return "[" + ",".join(to_json(v) for v in cast("list[Json]", value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -111,9 +112,10 @@ def result_text(result: Json) -> str:
 def spoken(result: Json) -> str:
     """A result as an answer says it: the first line of a text, `key: value` pairs, comma-separated items."""
     if isinstance(result, dict):
-        text = ", ".join(f"{key}: {spoken(value)}" for key, value in result.items())
+        pairs = cast("dict[str, Json]", result).items()
+        text = ", ".join(f"{key}: {spoken(value)}" for key, value in pairs)
     elif isinstance(result, list):
-        text = ", ".join(spoken(item) for item in result)
+        text = ", ".join(spoken(item) for item in cast("list[Json]", result))
     else:
         text = result_text(result)
     text = text.split("\n", 1)[0]
@@ -457,9 +459,10 @@ def run(rng: Random, tool: Tool, arguments: dict[str, Json], split: Split) -> Ca
 
 def _fill(rng: Random, template: Json, arguments: dict[str, Json], split: Split) -> Json:
     if isinstance(template, dict):
-        return {key: _fill(rng, value, arguments, split) for key, value in template.items()}
+        pairs = cast("dict[str, Json]", template).items()
+        return {key: _fill(rng, value, arguments, split) for key, value in pairs}
     if isinstance(template, list):
-        return [_fill(rng, value, arguments, split) for value in template]
+        return [_fill(rng, value, arguments, split) for value in cast("list[Json]", template)]
     if not isinstance(template, str):
         return template
     template = re.sub(
@@ -558,7 +561,8 @@ def _reuse(rng: Random, first: Call, tool: Tool) -> tuple[str, Json] | None:
     for parameter in parameters:
         numeric = parameter.type != "string"
         if isinstance(result, dict):
-            named = [v for k, v in result.items() if k == parameter.name] or list(result.values())
+            fields = cast("dict[str, Json]", result)
+            named = [v for k, v in fields.items() if k == parameter.name] or list(fields.values())
             fitting = [
                 v for v in named if isinstance(v, str) and (not numeric or isinstance(v, Digits))
             ]

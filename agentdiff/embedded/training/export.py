@@ -51,7 +51,8 @@ def export(
             "grounded": True,
             "refuses": True,
             "reads_instructions": False,
-            "max_tools": 12, "max_reply": 128,
+            "max_tools": 12,
+            "max_reply": 128,
         },
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

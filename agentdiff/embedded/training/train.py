@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -59,7 +59,8 @@ def optimizers(
     model: RouterModel, *, muon_lr: float, adam_lr: float
 ) -> list[tuple[torch.optim.Optimizer, float]]:
     """Muon for the hidden matrices, AdamW for embeddings, gates and vectors; each with its peak rate."""
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_matrix = parameter.ndim == 2 and not name.startswith(("embed", "pointer_gate", "shift"))
         (matrices if is_matrix else rest).append(parameter)
@@ -160,8 +161,10 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """The same batch on `device`."""
     if device.type == "cpu":
         return batch
-    moved = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
-    return Batch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
+    values = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
+    return replace(
+        batch, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
+    )
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -218,7 +218,7 @@ class RouterFamily:
         with torch.device("meta"):
             model = RouterModel(shape)
         model.load_state_dict(read_weights(folder), assign=True)
-        eos = config["eos_token_id"]
+        eos: int | list[int] = config["eos_token_id"]
         traits = FamilyTraits(
             name="router",
             vocab_size=shape.vocab_size,
