@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentdiff._version import __version__
     from agentdiff.agent import Agent, RunResult, Tool, UsageLimits, load_tools, tool
     from agentdiff.backends import connect
     from agentdiff.backends.scripted import Scripted
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from agentdiff.messages import Message, ToolCall, ToolSpec, Usage, assistant, system, user
     from agentdiff.telemetry import trace_to_file
 
-    __version__: str
-
 _HOMES = {
+    "_version": "__version__",
     "agent": "Agent RunResult Tool UsageLimits load_tools tool",
     "backends": "connect",
     "backends.scripted": "Scripted",
@@ -40,24 +40,12 @@ __all__ = [
 if not TYPE_CHECKING:  # so that a type checker knows these names and no others
 
     def __getattr__(name):
-        if name == "__version__":
-            value = _version()
-        elif home := next((home for home in _HOMES if name in _HOMES[home].split()), None):
-            value = getattr(import_module(f"agentdiff.{home}"), name)
-        else:
+        home = next((home for home in _HOMES if name in _HOMES[home].split()), None)
+        if home is None:
             raise AttributeError(f"module 'agentdiff' has no attribute {name!r}")
-        globals()[name] = value
+        globals()[name] = value = getattr(import_module(f"agentdiff.{home}"), name)
         return value
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("agentdiff")
-    except metadata.PackageNotFoundError:
-        return "0+unknown"  # a checkout that is not installed

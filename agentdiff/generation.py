@@ -7,6 +7,7 @@ Autoregressive backends simply never send a `Draft`. What a backend does not kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -61,9 +62,9 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and self.temperature < 0:
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
             raise ConfigurationError(
-                f"`temperature` must not be negative, got {self.temperature!r}"
+                f"`temperature` must be a number from 0 on, got {self.temperature!r}"
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"`top_p` must be in (0, 1], got {self.top_p!r}")

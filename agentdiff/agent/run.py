@@ -205,7 +205,7 @@ class _Run(Generic[OutputT]):
 
     def _refused(self) -> NoReturn:
         what = "found no tool for" if self._config.tools else "declined"
-        raise OutOfScope(f"the model {what} this request; a larger one may answer it")
+        raise OutOfScope(f"the model {what} this request; choose a larger one with `--backend`")
 
 
 def _too_long(generation: Generation) -> NoReturn:

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
 
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json, Message, ToolCall
@@ -177,34 +178,29 @@ def _action(**properties: Json) -> dict[str, Json]:
 def _hoisted(
     schema: Mapping[str, Json], name: str, definitions: dict[str, Json]
 ) -> dict[str, Json]:
-    """`schema` as a part of a larger one: what it refers to moves into the shared `definitions`, under `name`."""
-    own: Mapping[str, Json] = schema.get("$defs") or {}
-    is_recursive = '"$ref": "#"' in json.dumps(schema)
+    """`schema` as a part of a larger one; if it refers to itself, it moves into `definitions`, under `name`."""
+    root = f"#/$defs/{quote(_escape(name), safe='~')}"
+    refers = False
 
     def moved(value: Json) -> Json:
+        nonlocal refers
         if isinstance(value, list):
             return [moved(item) for item in cast("list[Json]", value)]
         if not isinstance(value, dict):
             return value
         node = cast("dict[str, Json]", value)
-        rewritten = {
-            key: moved(item)
-            for key, item in node.items()
-            if not (value is schema and key == "$defs")
-        }
+        rewritten = {key: moved(item) for key, item in node.items()}
         reference = node.get("$ref")
-        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/$defs/")):
-            rewritten["$ref"] = (
-                f"#/$defs/{name}" if reference == "#" else f"#/$defs/{name}.{reference[8:]}"
-            )
+        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+            rewritten["$ref"] = root + reference[1:]
+            refers = True
         return rewritten
 
-    for key, definition in own.items():
-        definitions[f"{name}.{key}"] = moved(definition)
-    whole = moved(schema)
-    if is_recursive:
-        definitions[name] = whole
-    return whole or {"type": "object", "properties": {}}
+    whole: dict[str, Json] = moved({key: schema[key] for key in schema if key != "$id"})
+    if not refers:
+        return whole or {"type": "object", "properties": {}}
+    definitions[name] = whole
+    return {"$ref": root}
 
 
 def _compact(value: Mapping[str, Json]) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import operator
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import jsonschema
+import jsonschema.validators
 from anyio.lowlevel import RunVar
 
 from agentdiff.backends.actions import (
@@ -34,7 +37,14 @@ from agentdiff.backends.actions import (
 )
 from agentdiff.constraint import Grammar, Matcher, Vocabulary, compile_schema
 from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Threshold, Update, load_family
-from agentdiff.errors import ConfigurationError, ContextTooLong, ProtocolError, TimedOut
+from agentdiff.errors import (
+    BackendError,
+    BudgetTooSmall,
+    ConfigurationError,
+    ContextTooLong,
+    ProtocolError,
+    TimedOut,
+)
 from agentdiff.generation import (
     Budget,
     Capabilities,
@@ -79,9 +89,14 @@ class LocalBackend:
         self._format = format
         traits = engine.family.traits
         self._vocabulary = vocabulary_of(tokenizer, traits.eos_ids, traits.vocab_size)
-        self._grammar = lru_cache(maxsize=256)(self._compile)
-        self._inbox: dict[int, list[Update]] = {}
-        self._thread_lock = threading.Lock()
+        self._grammar = lru_cache(maxsize=64)(self._compile)
+        self._grounded_grammar = lru_cache(maxsize=8)(self._compile)
+        """Few: each takes megabytes, and the texts it is for seldom come back once a run has gone on."""
+        self._engine_lock = threading.Lock()
+        self._changed: deque[_Job] = deque()
+        """Who came or left since the engine was last told."""
+        self._jobs: dict[int, _Job] = {}
+        """Whom the engine decodes for, by sequence; only touched under the engine's lock."""
         self._lock: RunVar[anyio.Lock] = RunVar(f"agentdiff-local-{id(self)}")
         self._ids = itertools.count(1)
 
@@ -132,38 +147,30 @@ class LocalBackend:
         return traced(self, request, self._stream(request))
 
     async def aclose(self) -> None:
-        """Drop the sequences in flight; the model is freed with the object."""
-        with self._thread_lock:
-            for number in list(self._inbox):
-                self._engine.cancel(number)
-        self._inbox.clear()
+        """End the streams in flight with a `BackendError`; the model is freed with the object."""
+        for job in [*self._jobs.values(), *self._changed]:
+            self._leave(job)
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:
         started = time.perf_counter()
         job = await anyio.to_thread.run_sync(self._begin, request, started)
         try:
+            self._changed.append(job)
             async with aclosing(self._events(job)) as events:
                 yield events
         finally:
-            with self._thread_lock:
-                self._engine.cancel(job.number)
-            self._inbox.pop(job.number, None)
+            self._leave(job)
 
     def _begin(self, request: Request, started: float) -> _Job:
-        """Tokenize, compile, queue. Runs in a worker thread."""
+        """Tokenize and compile. Runs in a worker thread, and does nothing that a cancelled task would have to undo."""
         schema = reply_schema(request, self._format)
         budget = request.budget or DEFAULT_BUDGET
         prompt = self._prompt(request)
         context = self._engine.family.traits.context_len
         room = context - len(prompt)
         if room < budget.target:
-            raise ContextTooLong(
-                f"the conversation takes {len(prompt)} tokens and the reply needs about "
-                f"{budget.target}, but the context holds {context}; shorten the task or use a "
-                "larger model",
-                backend=self._name,
-            )
+            raise self._too_long(len(prompt), budget.target)
         most = min(room, self._format.max_reply or room)
         if budget.ceiling > most:
             budget = replace(budget, target=min(budget.target, most), ceiling=most)
@@ -171,8 +178,14 @@ class LocalBackend:
         matcher: Matcher | None = None
         if schema is not None:
             grounds = grounding(request, self._format)
-            grammar = self._grammar(json.dumps(schema), json.dumps(grounds))
-            matcher = grammar.start(budget.ceiling)
+            compiled = self._grounded_grammar if grounds else self._grammar
+            grammar = compiled(json.dumps(schema), json.dumps(grounds))
+            try:
+                matcher = grammar.start(budget.ceiling)
+            except BudgetTooSmall as error:
+                if budget.ceiling == room:
+                    raise self._too_long(len(prompt), error.needed) from None
+                raise
         compile_s = time.perf_counter() - before
         params = DecodeParams(
             target=budget.target,
@@ -181,18 +194,24 @@ class LocalBackend:
             temperature=request.sampling.temperature or 0.0,
             seed=request.sampling.seed or 0,
         )
-        with self._thread_lock:
-            number = self._engine.add(prompt, params, matcher)
-            self._inbox[number] = []
         return _Job(
-            number=number,
+            prompt=prompt,
+            params=params,
+            matcher=matcher,
             request=request,
             budget=budget,
             schema=schema,
-            prompt_tokens=len(prompt),
             started=started,
             compile_s=compile_s,
             call_id=f"call_{next(self._ids)}",
+        )
+
+    def _too_long(self, prompt_tokens: int, needed: int) -> ContextTooLong:
+        return ContextTooLong(
+            f"the conversation takes {prompt_tokens} tokens and the reply needs about {needed}, but "
+            f"the context holds {self._engine.family.traits.context_len}; shorten the task or use "
+            "a larger model",
+            backend=self._name,
         )
 
     def _compile(self, schema: str, grounds: str) -> Grammar:
@@ -225,11 +244,42 @@ class LocalBackend:
 
     def _step(self) -> None:
         """One engine step for everybody. Runs in a worker thread."""
-        with self._thread_lock:
-            updates = self._engine.step()
-        for update in updates:
-            if update.sequence in self._inbox:
-                self._inbox[update.sequence].append(update)
+        try:
+            with self._engine_lock:
+                self._settle()
+                for update in self._engine.step():
+                    self._jobs[update.sequence].updates.append(update)
+        finally:
+            self._settle_soon()
+
+    def _leave(self, job: _Job) -> None:
+        """Let a job go without waiting for a step that is under way; twice is safe."""
+        job.is_over = True
+        self._changed.append(job)
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        """Settle now, or leave it to whoever has the engine: they come here once they let go of it."""
+        while self._changed and self._engine_lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._engine_lock.release()
+
+    def _settle(self) -> None:
+        """Tell the engine who came and who left; under its lock."""
+        while self._changed:
+            job = self._changed.popleft()
+            if not job.is_over:
+                try:
+                    job.number = self._engine.add(job.prompt, job.params, job.matcher)
+                except ConfigurationError as error:
+                    job.refusal = error
+                else:
+                    self._jobs[job.number] = job
+            elif job.number is not None:
+                self._engine.cancel(job.number)
+                self._jobs.pop(job.number, None)
 
     async def _events(self, job: _Job) -> AsyncGenerator[Event]:
         try:
@@ -240,11 +290,19 @@ class LocalBackend:
         text = _Text(self._vocabulary)
         while True:
             async with lock:
-                if not self._inbox[job.number]:
-                    await anyio.to_thread.run_sync(self._step)
-            updates = self._inbox[job.number]
-            self._inbox[job.number] = []
-            for update in updates:
+                if not job.updates and not job.is_over:
+                    try:
+                        await anyio.to_thread.run_sync(self._step)
+                    except Exception as error:
+                        raise self._failed(error) from error
+            if job.refusal is not None:
+                raise job.refusal
+            if job.is_over:
+                raise BackendError("closed before the reply was complete", backend=self._name)
+            while job.updates:
+                update = job.updates.popleft()
+                if update.error is not None:
+                    raise self._failed(update.error) from update.error
                 if committed := text.commit(update.final):
                     if job.first_commit_s is None:
                         job.first_commit_s = time.perf_counter() - job.started
@@ -262,11 +320,15 @@ class LocalBackend:
                     f"no complete reply within `deadline_s`={deadline:g}", backend=self._name
                 )
 
+    def _failed(self, error: Exception) -> BackendError:
+        """What a failed decode is called: by the kind of its error, whose words may quote the prompt."""
+        return BackendError(f"the decode failed: {type(error).__name__}", backend=self._name)
+
     def _finish(self, job: _Job, output: DecodeOutput, text: str) -> Finish:
         stats = output.stats
         finish = Finish(
             reason="length",
-            usage=Usage(input_tokens=job.prompt_tokens, output_tokens=len(output.tokens)),
+            usage=Usage(input_tokens=len(job.prompt), output_tokens=len(output.tokens)),
             budget=job.budget,
             model=self._model,
             enforcement="none" if job.schema is None else "in_block",
@@ -294,7 +356,7 @@ class LocalBackend:
 
     def _validate(self, text: str, schema: dict[str, Json]) -> None:
         """Every constrained reply is checked once more; a failure is our bug, never the user's."""
-        error = next(jsonschema.Draft202012Validator(schema).iter_errors(json.loads(text)), None)
+        error = next(_Validator(schema).iter_errors(json.loads(text)), None)
         if error is not None:
             raise ProtocolError(
                 f"a constrained reply does not satisfy its schema at {error.json_path}; this is a "
@@ -303,26 +365,69 @@ class LocalBackend:
             )
 
     def _warnings(self, request: Request) -> tuple[str, ...]:
+        warnings: list[str] = []
         if not self._format.reads_instructions and any(
             m.role == "system" for m in request.messages
         ):
-            return (f"{self._name} does not read instructions; they were left out of its prompt",)
-        return ()
+            warnings.append(
+                f"{self._name} does not read instructions; they were left out of its prompt"
+            )
+        if request.sampling.top_p is not None:
+            warnings.append(f"{self._name} does not cut its distribution; `top_p` was not used")
+        return tuple(warnings)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
     """One request in flight."""
 
-    number: int
+    prompt: list[int]
+    params: DecodeParams
+    matcher: Matcher | None
     request: Request
     budget: Budget
     schema: dict[str, Json] | None
-    prompt_tokens: int
     started: float
     compile_s: float
     call_id: str
     first_commit_s: float | None = None
+    number: int | None = None
+    """The engine's number for it; None until the engine knows it."""
+    refusal: ConfigurationError | None = None
+    """Why the engine would not have it."""
+    updates: deque[Update] = field(default_factory=deque["Update"])
+    """What the engine has done for it and its stream has not yet told."""
+    is_over: bool = False
+    """Whether nobody waits for it any more."""
+
+
+def _flag(
+    keyword: str, bound: str, is_outside: Callable[[float, float], bool]
+) -> Callable[..., Any]:
+    """`exclusiveMinimum` as draft 4 wrote it, a flag on `minimum`, as well as the bound of today's drafts."""
+    today: Any = jsonschema.Draft202012Validator.VALIDATORS[keyword]
+
+    def check(validator: Any, value: Json, instance: Json, schema: Json) -> Iterator[Any]:
+        if not isinstance(value, bool):
+            yield from today(validator, value, instance, schema)
+        elif (
+            value
+            and bound in schema
+            and validator.is_type(instance, "number")
+            and is_outside(instance, schema[bound])
+        ):
+            yield jsonschema.ValidationError(f"{instance!r} is not inside its open `{bound}`")
+
+    return check
+
+
+_Validator: Any = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    {
+        "exclusiveMinimum": _flag("exclusiveMinimum", "minimum", operator.le),
+        "exclusiveMaximum": _flag("exclusiveMaximum", "maximum", operator.ge),
+    },
+)
 
 
 def _utf8() -> codecs.IncrementalDecoder:

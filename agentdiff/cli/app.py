@@ -33,12 +33,9 @@ app.add_typer(bench.app)
 
 def _version(is_asked: bool) -> None:
     if is_asked:
-        from importlib import metadata
+        from agentdiff._version import __version__
 
-        try:
-            print(f"agentdiff {metadata.version('agentdiff')}")
-        except metadata.PackageNotFoundError:
-            print("agentdiff (a checkout that is not installed)")
+        print(f"agentdiff {__version__}")
         raise typer.Exit
 
 

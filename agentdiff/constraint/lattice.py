@@ -287,11 +287,7 @@ class Lattice:
             ways = forward[i][layer.s_source[edges]] + behind[i][0, layer.s_target[edges]]
             highest = float(ways.max())
             share = self._tokens.sets[EOS_SET] if token in eos_ids else np.array([token])
-            score = (
-                float(np.log(np.exp(scores.at(i, share)).sum()))
-                if len(share) > 1
-                else float(scores.at(i, share)[0])
-            )
+            score = float(np.logaddexp.reduce(scores.at(i, share)))
             confidence[i] = min(
                 1.0, float(np.exp(ways - highest).sum()) * np.exp(highest + score - total)
             )

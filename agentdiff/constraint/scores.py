@@ -18,6 +18,8 @@ FloatArray = NDArray[np.float64]
 _FLOOR = -1e4
 """The least log-probability: what the model rules out stays possible when the grammar demands
 it."""
+_MOST = 0.999
+"""Above this probability of all other tokens, what is left of 1 is mostly rounding."""
 _LINE = 512
 """Tokens per line of the table of row maxima."""
 
@@ -39,7 +41,7 @@ class Scores:
 
     def of_sets(self, position: int, layer: Layer) -> FloatArray:
         """Return [2, K]: per set of the layer its log-summed probability and best score."""
-        out = np.empty((2, len(layer.set_ids)))
+        out = np.full((2, len(layer.set_ids)), -np.inf)
         small = len(layer.id_start)
         if small:
             scores = self.at(position, layer.ids)
@@ -47,7 +49,8 @@ class Scores:
             np.maximum.reduceat(scores, layer.id_start, out=highest)
             shift = float(highest.max())
             sums = np.add.reduceat(np.exp(scores - shift), layer.id_start)
-            out[0, :small] = np.log(np.maximum(sums, 1e-300)) + shift
+            np.log(sums, out=out[0, :small], where=sums > 0)
+            out[0, :small] += shift
         for k, big in enumerate(layer.big, small):
             best = self._best(position, big)
             out[1, k] = self.at(position, np.array([best]))[0]
@@ -64,7 +67,8 @@ class Scores:
     def _log_sum(self, position: int, big: BigSet) -> float:
         if self._temperature == 1.0 and len(big.others) < len(big.ids):
             rest = float(np.exp(self.at(position, big.others)).sum())
-            return float(np.log(max(1.0 - rest, 1e-300)))
+            if rest < _MOST:
+                return float(np.log1p(-rest))
         scores = self.at(position, big.ids)
         highest = float(scores.max())
         return highest + float(np.log(np.exp(scores - highest).sum()))

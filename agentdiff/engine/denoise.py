@@ -27,10 +27,16 @@ class Proposal:
     forced: NDArray[np.bool_]
 
 
-def propose(sequence: Sequence, log_probs: NDArray[np.float64], traits: FamilyTraits) -> Proposal:
+COLDEST = 1e-3
+"""Temperatures below it are 0: scores divided by less would leave the range that sums work in."""
+
+
+def propose(sequence: Sequence, log_probs: NDArray[np.float64]) -> Proposal:
     """The fill that this step proposes for the generated part of the block; log_probs [L, V], mask id excluded."""
     pinned = {n: token for n, token in enumerate(sequence.generated) if token is not None}
     temperature = sequence.params.temperature
+    if temperature < COLDEST:
+        temperature = 0.0
     if sequence.matcher is not None:
         before = time.perf_counter()
         fill = sequence.matcher.propose(
@@ -64,10 +70,10 @@ def commit(sequence: Sequence, proposal: Proposal, traits: FamilyTraits) -> None
     masked = np.array([token is None for token in sequence.generated])
     forced = masked & proposal.forced
     free = masked & ~forced
+    is_end = np.isin(proposal.tokens, traits.eos_ids)
     chosen = forced.copy()
     if free.any():
         confidence = proposal.confidence.astype(np.float64, copy=True)
-        is_end = np.isin(proposal.tokens, traits.eos_ids)
         waiting = is_end & free & (np.cumsum(free) > 1)
         confidence[waiting] -= 1e-6
         chosen |= sequence.params.policy.choose(confidence, free)
@@ -76,4 +82,4 @@ def commit(sequence: Sequence, proposal: Proposal, traits: FamilyTraits) -> None
         )
     for place in np.flatnonzero(chosen):
         sequence.block[sequence.tail_len + int(place)] = int(proposal.tokens[place])
-    sequence.forced_tokens += int(forced.sum())
+    sequence.forced_tokens += int((forced & ~is_end).sum())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,8 @@ class Update:
     """What follows them in the active block; None is still masked."""
     output: DecodeOutput | None = None
     """Set in the last update of a sequence."""
+    error: Exception | None = None
+    """Set instead of `output` when the sequence has failed; its neighbours go on."""
 
 
 class Engine:
@@ -58,19 +60,28 @@ class Engine:
 
         Args:
             prompt: Token ids, at least one.
-            params: Lengths, policy, temperature, seed.
+            params: Lengths, policy, temperature, seed. A ceiling beyond the context is lowered to it.
             matcher: Grammar state at the start of the reply; owned by the engine from here on.
 
         Raises:
-            ConfigurationError: The prompt is empty, or does not fit the context together with the target.
+            ConfigurationError: The prompt is empty, or does not fit the context together with the target; or the
+                matcher may write more than the ceiling.
         """
         traits = self.family.traits
         if not prompt:
             raise ConfigurationError("`prompt` is empty; the engine needs at least one token")
-        if len(prompt) + params.target > traits.context_len:
+        room = traits.context_len - len(prompt)
+        if params.target > room:
             raise ConfigurationError(
                 f"the prompt has {len(prompt)} tokens and the reply is expected to take {params.target}, but "
                 f"the model's context holds {traits.context_len}; shorten the prompt"
+            )
+        if params.ceiling > room:
+            params = replace(params, ceiling=room)
+        if matcher is not None and matcher.tokens_left > params.ceiling:
+            raise ConfigurationError(
+                f"the matcher may write {matcher.tokens_left} tokens, but the reply ends after "
+                f"{params.ceiling}; start the matcher with that budget"
             )
         number = next(self._ids)
         self._waiting[number] = (tuple(prompt), params, matcher)
@@ -83,34 +94,62 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Update]:
-        """Let waiting sequences join, then denoise every active block once."""
-        while self._waiting and len(self._active) < self.max_batch:
-            number, (prompt, params, matcher) = next(iter(self._waiting.items()))
-            del self._waiting[number]
-            self._active[number] = self._join(number, prompt, params, matcher)
+        """Store finished blocks, let waiting sequences join, then denoise every active block once.
+
+        What fails for one sequence (its prefill, its grammar) ends that one, with an update that says so. What fails
+        in a pass over all of them is raised and changes none: step again, or cancel some.
+        """
+        self._store_finished_blocks()
+        failed = self._let_in()
         batch = list(self._active.values())
-        if not batch:
-            return []
+        if failed or not batch:
+            return failed
         traits = self.family.traits
         blocks = torch.tensor(
             [[traits.mask_id if token is None else token for token in s.block] for s in batch]
         )
         log_probs = self.family.denoise(blocks, [s.prefix for s in batch])
         log_probs[..., traits.mask_id] = -torch.inf
-        scores = log_probs.double().cpu().numpy()
-        updates = [self._advance(s, scores[row]) for row, s in enumerate(batch)]
-        self._store_finished_blocks()
+        scores = log_probs.log_softmax(-1).double().cpu().numpy()
+        updates: list[Update] = []
+        for row, sequence in enumerate(batch):
+            try:
+                updates.append(self._advance(sequence, scores[row]))
+            except Exception as error:
+                updates.append(self._fail(sequence.id, error))
         return updates
 
     def generate(
         self, prompt: Ids[int], params: DecodeParams, matcher: Matcher | None = None
     ) -> DecodeOutput:
-        """Decode one sequence to its end; other sequences in the engine advance beside it."""
+        """Decode one sequence to its end.
+
+        Other sequences in the engine advance beside it, and their updates are lost.
+        """
         number = self.add(prompt, params, matcher)
-        while True:
-            for update in self.step():
-                if update.sequence == number and update.output is not None:
-                    return update.output
+        try:
+            while True:
+                for update in self.step():
+                    if update.sequence != number:
+                        continue
+                    if update.error is not None:
+                        raise update.error
+                    if update.output is not None:
+                        return update.output
+        finally:
+            self.cancel(number)
+
+    def _let_in(self) -> list[Update]:
+        """Prefill waiting sequences while there is room; what became of those that failed."""
+        failed: list[Update] = []
+        while self._waiting and len(self._active) < self.max_batch:
+            number, (prompt, params, matcher) = next(iter(self._waiting.items()))
+            del self._waiting[number]
+            try:
+                self._active[number] = self._join(number, prompt, params, matcher)
+            except Exception as error:
+                failed.append(self._fail(number, error))
+        return failed
 
     def _join(
         self, number: int, prompt: tuple[int, ...], params: DecodeParams, matcher: Matcher | None
@@ -126,7 +165,8 @@ class Engine:
             tail_len=0,
             started=started,
             rng=np.random.default_rng(params.seed),
-            positions=len(prompt),
+            forwards=int(prefix.length > 0),
+            positions=prefix.length,
             expected_blocks=-(-(len(tail) + params.target) // self.family.traits.block_len),
         )
         self._open_block(sequence, tail)
@@ -143,7 +183,7 @@ class Engine:
         traits = self.family.traits
         sequence.forwards += 1
         sequence.positions += len(sequence.block)
-        commit(sequence, propose(sequence, log_probs[sequence.tail_len :], traits), traits)
+        commit(sequence, propose(sequence, log_probs[sequence.tail_len :]), traits)
         run = sequence.leading()
         end = next((n for n, token in enumerate(run) if token in traits.eos_ids), None)
         room = sequence.params.ceiling - len(sequence.done)
@@ -169,6 +209,10 @@ class Engine:
         return Update(
             sequence=sequence.id, final=tuple(run[sequence.streamed :]), draft=(), output=output
         )
+
+    def _fail(self, number: int, error: Exception) -> Update:
+        self._active.pop(number, None)
+        return Update(sequence=number, final=(), draft=(), error=error)
 
     def _store_finished_blocks(self) -> None:
         """Blocks without a mask become part of their prefix, and the next block opens."""

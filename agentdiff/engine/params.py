@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,9 +29,9 @@ class DecodeParams:
             raise ConfigurationError(
                 f"`target` must be in 1..ceiling, got target={self.target!r}, ceiling={self.ceiling!r}"
             )
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise ConfigurationError(
-                f"`temperature` must not be negative, got {self.temperature!r}"
+                f"`temperature` must be a number from 0 on, got {self.temperature!r}"
             )
 
 
@@ -44,7 +45,7 @@ class DecodeStats:
     """Token positions pushed through the model for this sequence."""
     blocks: int = 0
     forced_tokens: int = 0
-    """Tokens that the grammar left no choice about."""
+    """Tokens that the grammar left no choice about, the end token not counted."""
     constraint_s: float = 0.0
     """Seconds spent in the matcher."""
     decode_s: float = 0.0

@@ -35,7 +35,7 @@ class Sequence:
     """Tokens of finished blocks."""
     streamed: int = 0
     """Tokens already reported as final."""
-    forwards: int = 1
+    forwards: int = 0
     positions: int = 0
     blocks: int = 1
     forced_tokens: int = 0

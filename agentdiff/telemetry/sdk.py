@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from agentdiff._version import __version__
 from agentdiff.telemetry import names
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def tracer_into(file: TraceFile) -> Tracer:
     """
     provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)
     provider.add_span_processor(_ToFile(file))
-    return provider.get_tracer(names.SCOPE, _version())
+    return provider.get_tracer(names.SCOPE, __version__)
 
 
 def _resource() -> Resource:
@@ -41,10 +41,3 @@ def _resource() -> Resource:
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         return resource.merge(Resource({SERVICE_NAME: names.SCOPE}))
     return resource
-
-
-def _version() -> str | None:
-    try:
-        return metadata.version("agentdiff")
-    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -13,6 +17,7 @@ from agentdiff.backends import connect
 from agentdiff.backends.local import LocalBackend, vocabulary_of
 from agentdiff.engine.weights import quantize_rows, write_weights
 from agentdiff.errors import (
+    BackendError,
     BudgetTooSmall,
     ConfigurationError,
     ContextTooLong,
@@ -87,7 +92,19 @@ def router(tmp_path_factory) -> Path:
 
 def held(backend: Backend) -> int:
     assert isinstance(backend, LocalBackend)
-    return len(backend._inbox) + backend._engine.busy
+    return len(backend._jobs) + len(backend._changed) + backend._engine.busy
+
+
+def failing(folder: Path) -> LocalBackend:
+    """A backend whose forward passes fail."""
+    backend = LocalBackend.load(str(folder))
+    family: Any = backend._engine.family
+
+    def denoise(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    family.denoise = denoise
+    return backend
 
 
 def subject(folder: Path) -> Subject:
@@ -98,6 +115,7 @@ def subject(folder: Path) -> Subject:
         name="local",
         open=lambda: connect(f"local:{folder}"),
         call=call,
+        failing=lambda: failing(folder),
         held=held,
     )
 
@@ -187,8 +205,7 @@ async def test_what_cannot_be_done_is_refused_before_any_forward(plain: Path, ro
         )
     with pytest.raises(TimedOut, match="deadline_s"):
         await generate(backend, Request(messages=(user("x"),), deadline_s=1e-9))
-    assert not backend._engine.busy
-    assert backend._inbox == {}
+    assert held(backend) == 0
 
 
 async def test_a_model_that_reads_no_instructions_says_so(router: Path) -> None:
@@ -243,3 +260,211 @@ def test_every_token_of_the_vocabulary_has_its_bytes(plain: Path) -> None:
     assert b"".join(backend._vocabulary.tokens[i] or b"" for i in ids).decode() == text
     again = vocabulary_of(backend._tokenizer, (2,), len(backend._tokenizer))
     assert [again.tokens[i] for i in range(6)] == [None] * 6
+
+
+def spoken(number: int) -> Request:
+    return Request(
+        messages=(user(f"question number {number}"),),
+        sampling=Sampling(temperature=1.0, seed=number),
+        budget=Budget(target=8, ceiling=40),
+    )
+
+
+def test_several_event_loops_share_one_backend(plain: Path) -> None:
+    backend = LocalBackend.load(str(plain))
+    told: dict[int, str] = {}
+
+    async def run(number: int) -> None:
+        told[number] = (await generate(backend, spoken(number))).text
+
+    async def converse(first: int) -> None:
+        for turn in range(2):
+            async with anyio.create_task_group() as tasks:
+                for place in range(3):
+                    tasks.start_soon(run, first + 3 * turn + place)
+
+    loops = [
+        threading.Thread(
+            target=anyio.run, args=(converse, 6 * n), kwargs={"backend": ("asyncio", "trio")[n % 2]}
+        )
+        for n in range(4)
+    ]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join(60)
+    assert sorted(told) == list(range(24))
+    assert held(backend) == 0
+    alone = LocalBackend.load(str(plain))
+    for number in (0, 7, 23):
+        assert told[number] == anyio.run(generate, alone, spoken(number)).text
+
+
+def test_a_task_that_asyncio_cancels_while_it_begins_leaves_nothing_behind(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LocalBackend.load(str(plain))
+    began, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    begin = backend._begin
+
+    def slow(*given: Any) -> Any:
+        began.set()
+        go_on.wait(10)
+        try:
+            return begin(*given)
+        finally:
+            over.set()
+
+    async def main() -> None:
+        monkeypatch.setattr(backend, "_begin", slow)
+        task = asyncio.create_task(generate(backend, spoken(1)))
+        await anyio.to_thread.run_sync(began.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await anyio.to_thread.run_sync(over.wait)
+        monkeypatch.undo()
+        assert (await generate(backend, spoken(2))).text
+
+    asyncio.run(main())
+    assert held(backend) == 0
+
+
+async def test_leaving_does_not_wait_for_the_step_of_others(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LocalBackend.load(str(plain))
+    stepping, go_on = threading.Event(), threading.Event()
+    waited: list[bool] = []
+    step = backend._engine.step
+
+    def slow() -> Any:
+        stepping.set()
+        waited.append(go_on.wait(5))
+        return step()
+
+    async with anyio.create_task_group() as tasks:
+        async with backend.stream(spoken(1)):
+            monkeypatch.setattr(backend._engine, "step", slow)
+            tasks.start_soon(generate, backend, spoken(2))
+            await anyio.to_thread.run_sync(stepping.wait)
+        go_on.set()
+    assert all(waited)
+    assert held(backend) == 0
+
+
+async def test_a_sequence_that_fails_ends_its_own_stream_alone(plain: Path) -> None:
+    backend = LocalBackend.load(str(plain))
+    family: Any = backend._engine.family
+    prefill, failures, texts = family.prefill, list[BackendError](), list[str]()
+
+    def breaking(prompt: list[int]) -> Any:
+        if len(prompt) > 100:
+            raise RuntimeError("a secret of the prompt")
+        return prefill(prompt)
+
+    family.prefill = breaking
+
+    async def run(request: Request) -> None:
+        try:
+            texts.append((await generate(backend, request)).text)
+        except BackendError as error:
+            failures.append(error)
+
+    long = Request(messages=(user("x" * 150),), budget=Budget(target=8, ceiling=8))
+    async with anyio.create_task_group() as tasks:
+        for request in (spoken(1), long, spoken(2)):
+            tasks.start_soon(run, request)
+    assert len(texts) == 2
+    (failure,) = failures
+    assert failure.backend == backend.name
+    assert "RuntimeError" in str(failure)
+    assert "secret" not in str(failure)
+    assert held(backend) == 0
+
+
+async def test_a_prompt_without_tokens_is_refused(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LocalBackend.load(str(plain))
+    monkeypatch.setattr(backend, "_prompt", lambda _: [])
+    with pytest.raises(ConfigurationError, match="`prompt` is empty"):
+        await generate(backend, spoken(1))
+    assert held(backend) == 0
+
+
+async def test_closing_ends_the_streams_in_flight(plain: Path) -> None:
+    backend = LocalBackend.load(str(plain))
+    async with backend.stream(spoken(1)) as events:
+        await anext(events)
+        await backend.aclose()
+        assert not backend._engine.busy
+        with pytest.raises(BackendError, match="closed"):
+            [event async for event in events]
+    assert held(backend) == 0
+
+
+async def test_a_reply_that_the_context_leaves_no_room_for_is_too_long_a_context(
+    plain: Path,
+) -> None:
+    backend = LocalBackend.load(str(plain))
+    schema = {"type": "string", "minLength": 60, "maxLength": 80}
+    request = Request(
+        messages=(user("x" * 350),), schema=schema, budget=Budget(target=8, ceiling=200)
+    )
+    with pytest.raises(ContextTooLong, match=r"takes \d+ tokens and the reply needs"):
+        await generate(backend, request)
+    assert held(backend) == 0
+
+
+async def test_sampling_that_is_not_done_is_told(plain: Path) -> None:
+    backend = LocalBackend.load(str(plain))
+    request = Request(
+        messages=(user("hello"),),
+        sampling=Sampling(temperature=1.0, top_p=0.5),
+        budget=Budget(target=8, ceiling=8),
+    )
+    (warning,) = (await generate(backend, request)).warnings
+    assert "top_p" in warning
+
+
+async def test_references_of_every_kind_survive_in_tools(plain: Path) -> None:
+    word = {"enum": ["red", "green"]}
+    closed = {"type": "object", "additionalProperties": False}
+    old = {
+        **closed,
+        "properties": {"a": {"$ref": "#/definitions/word"}},
+        "required": ["a"],
+        "definitions": {"word": word},
+    }
+    inner = {
+        **closed,
+        "properties": {"a": word, "b": {"$ref": "#/properties/a"}},
+        "required": ["a", "b"],
+    }
+    backend = LocalBackend.load(str(plain))
+    for parameters in (old, inner):
+        request = Request(
+            messages=(user("x"),),
+            tools=(ToolSpec(name="paint/~%41", parameters=parameters),),
+            tool_choice="required",
+            budget=Budget(target=8, ceiling=90),
+        )
+        (call,) = (await generate(backend, request)).tool_calls
+        assert set(call.arguments.values()) <= {"red", "green"}
+
+
+async def test_an_open_bound_in_the_old_spelling_is_no_bug_of_ours(plain: Path) -> None:
+    schema = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 1}
+    request = Request(messages=(user("x"),), schema=schema, budget=Budget(target=8, ceiling=8))
+    assert (await generate(LocalBackend.load(str(plain)), request)).text == "1"
+
+
+async def test_grammars_of_texts_that_never_come_back_are_not_kept(router: Path) -> None:
+    backend = LocalBackend.load(str(router))
+    for number in range(12):
+        request = Request(messages=(user(f"note {number}"),), tools=(NOTE,))
+        await generate(backend, request)
+    kept = [cache.cache_info() for cache in (backend._grammar, backend._grounded_grammar)]
+    assert [info.currsize for info in kept] == [0, 8]

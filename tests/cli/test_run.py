@@ -133,7 +133,9 @@ def test_a_refusal_exits_with_3_and_says_what_a_larger_model_would_do(
     assert main(["run", "write me a poem"]) == 3
     out, err = capsys.readouterr()
     assert "● no tool fits  " in out
-    assert one_line(err).endswith("found no tool for this request; a larger one may answer it")
+    assert one_line(err).endswith(
+        "found no tool for this request; choose a larger one with `--backend`"
+    )
 
 
 def test_json_says_why_there_is_no_output(

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agentdiff.constraint import Vocabulary, compile_schema
-from tests.constraint.doubles import TINY, log_softmax, text_of
+from tests.constraint.doubles import TINY, WORDS, log_softmax, text_of
 
 SCHEMAS = {
     "object": {
@@ -193,3 +193,12 @@ def test_confidence_survives_scores_too_small_for_a_double() -> None:
     assert np.isfinite(proposal.confidence).all()
     assert proposal.confidence.max() <= 1.0
     assert grammar.accepts(text_of(proposal.tokens.tolist(), TINY))
+
+
+def test_what_the_budget_forces_is_sure_even_where_the_model_rules_it_out() -> None:
+    grammar = compile_schema({"type": "integer", "minimum": 0}, WORDS)
+    log_probs = np.full((3, len(WORDS)), -np.inf)
+    log_probs[:, ord("1")] = 0.0  # ends neither by the one nor by the other end token
+    proposal = grammar.start(1).propose(log_probs, {})
+    assert text_of(proposal.tokens.tolist(), WORDS) == b"1"
+    assert proposal.confidence.tolist() == [1.0] * 3

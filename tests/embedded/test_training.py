@@ -171,7 +171,7 @@ def test_a_toy_learns_and_a_resumed_run_goes_on(tmp_path) -> None:
     model = RouterModel(RouterShape(**state["shape"]))
     model.load_state_dict(state["model"])
     stream = Stream(tokenizer(), seed=99, batch_size=4, copies=2)
-    assert float(loss_of(model, next(iter(stream)))) < losses[0]
+    assert loss_of(model, next(iter(stream))).item() < losses[0]
 
 
 def test_worse_weights_do_not_replace_better_ones() -> None:

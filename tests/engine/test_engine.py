@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentdiff.constraint import compile_schema
 from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Threshold
+from agentdiff.engine.families.router import RouterFamily
 from agentdiff.errors import BudgetTooSmall, ConfigurationError
 from tests.engine.toys import END, MASK, VOCABULARY, toy_family
 
@@ -212,3 +213,160 @@ def test_threshold_commits_some_masked_positions_and_nothing_else(
     assert chosen.any()
     assert not (chosen & ~masked).any()
     assert (chosen | ~masked | (scores <= threshold)).all()
+
+
+class Breaking(RouterFamily):
+    """The toy, which raises where the test says so."""
+
+    def __init__(self, *, block_len: int = 8) -> None:
+        toy = toy_family(block_len=block_len)
+        super().__init__(toy.model, toy.traits)
+        self.breaks: set[str] = set()
+
+    def prefill(self, prompt):
+        if "prefill" in self.breaks and prompt[0] == PROMPTS[0][0]:
+            raise RuntimeError("out of memory")
+        return super().prefill(prompt)
+
+    def denoise(self, blocks, prefixes):
+        if "denoise" in self.breaks:
+            raise RuntimeError("out of memory")
+        return super().denoise(blocks, prefixes)
+
+    def append(self, blocks, prefixes):
+        if "append" in self.breaks:
+            raise RuntimeError("out of memory")
+        return super().append(blocks, prefixes)
+
+
+def test_a_prefill_that_fails_ends_its_own_sequence_alone() -> None:
+    family = Breaking()
+    family.breaks.add("prefill")
+    engine = Engine(family)
+    params = DecodeParams(target=8, ceiling=32)
+    first, second = engine.add(PROMPTS[0], params), engine.add(PROMPTS[2], params)
+    errors, outputs = {}, {}
+    while engine.busy:
+        for update in engine.step():
+            if update.error is not None:
+                errors[update.sequence] = update.error
+            elif update.output is not None:
+                outputs[update.sequence] = update.output
+    assert str(errors.pop(first)) == "out of memory"
+    assert not errors
+    assert outputs[second].tokens == Engine(FAMILY).generate(PROMPTS[2], params).tokens
+    with pytest.raises(RuntimeError, match="out of memory"):
+        engine.generate(PROMPTS[0], params)
+    assert not engine.busy
+
+
+def test_a_grammar_that_fails_ends_its_own_sequence_alone(monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no valid fill keeps the pins at positions [0]")
+
+    engine = Engine(FAMILY)
+    grammar = compile_schema(SCHEMA, VOCABULARY)
+    params = DecodeParams(target=8, ceiling=40)
+    broken = grammar.start(40)
+    monkeypatch.setattr(broken, "propose", fail)
+    numbers = [
+        engine.add(PROMPTS[0], params, grammar.start(40)),
+        engine.add(PROMPTS[1], params, broken),
+        engine.add(PROMPTS[2], params, grammar.start(40)),
+    ]
+    ends = {}
+    while engine.busy:
+        ends |= {u.sequence: u for u in engine.step() if u.output or u.error}
+    assert sorted(ends) == numbers
+    assert isinstance(ends[numbers[1]].error, ValueError)
+    for place in (0, 2):
+        alone = Engine(FAMILY).generate(PROMPTS[place], params, grammar.start(40))
+        output = ends[numbers[place]].output
+        assert output is not None
+        assert output.tokens == alone.tokens
+
+
+@pytest.mark.parametrize("where", ["denoise", "append"])
+def test_a_forward_that_fails_changes_no_sequence(where: str) -> None:
+    family = Breaking()
+    engine = Engine(family)
+    params = DecodeParams(target=8, ceiling=24)
+    numbers = [engine.add(prompt, params) for prompt in PROMPTS]
+    written: dict[int, list[int]] = {number: [] for number in numbers}
+    outputs = {}
+    failures = 0
+    for turn in range(1000):
+        family.breaks = {where} if turn % 3 == 1 else set()
+        try:
+            updates = engine.step()
+        except RuntimeError:
+            failures += 1
+            continue
+        for update in updates:
+            written[update.sequence] += update.final
+            if update.output is not None:
+                outputs[update.sequence] = update.output
+        if not engine.busy:
+            break
+    assert failures
+    for number, prompt in zip(numbers, PROMPTS, strict=True):
+        assert outputs[number].tokens == Engine(FAMILY).generate(prompt, params).tokens
+        assert tuple(written[number]) == outputs[number].tokens
+
+
+def test_no_sequence_is_decoded_beyond_the_context() -> None:
+    engine = Engine(FAMILY)
+    prompt = [7] * 500
+    output = engine.generate(prompt, DecodeParams(target=4, ceiling=100))
+    assert len(output.tokens) <= 12
+    grammar = compile_schema({"type": "string"}, VOCABULARY)
+    with pytest.raises(ConfigurationError, match="may write 100 tokens, but the reply ends"):
+        engine.add(prompt, DecodeParams(target=4, ceiling=100), grammar.start(100))
+    with pytest.raises(ConfigurationError, match="may write 41 tokens, but the reply ends"):
+        engine.add(PROMPTS[0], DecodeParams(target=4, ceiling=40), grammar.start(41))
+    output = engine.generate(prompt, DecodeParams(target=4, ceiling=12), grammar.start(12))
+    assert isinstance(json.loads(b"".join(VOCABULARY.tokens[t] or b"" for t in output.tokens)), str)
+    assert not engine.busy
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_a_temperature_next_to_zero_is_zero(constrained: bool) -> None:
+    def tokens(temperature: float) -> tuple[int, ...]:
+        matcher = compile_schema(SCHEMA, VOCABULARY).start(24) if constrained else None
+        params = DecodeParams(target=8, ceiling=24, temperature=temperature, seed=3)
+        return Engine(FAMILY).generate(PROMPTS[0], params, matcher).tokens
+
+    assert tokens(1e-310) == tokens(1e-8) == tokens(0.0)
+    for wrong in (float("inf"), float("nan"), -0.1):
+        with pytest.raises(ConfigurationError, match="`temperature`"):
+            DecodeParams(target=8, ceiling=24, temperature=wrong)
+
+
+def test_the_end_is_not_counted_among_the_forced_tokens() -> None:
+    matcher = compile_schema({"const": "abc"}, VOCABULARY).start(30)
+    family = toy_family(block_len=16)
+    output = Engine(family).generate(PROMPTS[0], DecodeParams(target=8, ceiling=30), matcher)
+    assert output.stats.forced_tokens == len(output.tokens) == 5
+
+
+def test_a_model_that_wants_its_mask_back_is_scored_without_it() -> None:
+    """Confidence is a probability among the tokens that may be written."""
+    sure = {}
+
+    class Seen(Threshold):
+        def choose(self, confidence, masked):
+            sure.setdefault("confidence", confidence.copy())
+            return super().choose(confidence, masked)
+
+    class Masked(RouterFamily):
+        def denoise(self, blocks, prefixes):
+            scores = torch.full((*blocks.shape, self.traits.vocab_size), -30.0)
+            scores[..., MASK], scores[..., 5], scores[..., 6] = 3.0, 1.0, 0.0
+            return scores.log_softmax(-1)
+
+    masked = Masked(FAMILY.model, FAMILY.traits)
+    params = DecodeParams(target=4, ceiling=4, policy=Seen(0.7))
+    output = Engine(masked).generate(PROMPTS[0], params)
+    assert set(output.tokens) == {5}
+    assert sure["confidence"] == pytest.approx(1 / (1 + np.exp(-1)))
+    assert output.stats.forwards == 2

@@ -357,3 +357,13 @@ def test_an_unknown_model_type_is_told_which_ones_there_are(tmp_path) -> None:
     checkpoint(tmp_path, model_type="gpt2")
     with pytest.raises(ConfigurationError, match=r"'gpt2'.*supported are agentdiff_router, sdar"):
         load_family(tmp_path)
+
+
+def test_only_what_was_pushed_is_counted() -> None:
+    """A prompt's tail is pushed with its block, not by the prefill; a short prompt has no prefill."""
+    params = DecodeParams(target=1, ceiling=1)
+    block_len = FAMILY.traits.block_len
+    for prompt in ([5] * (block_len - 1), [5] * (2 * block_len + 1)):
+        stats = Engine(FAMILY).generate(prompt, params).stats
+        whole = len(prompt) // block_len * block_len
+        assert stats.positions == whole + block_len * (stats.forwards - (whole > 0))

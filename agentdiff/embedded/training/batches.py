@@ -68,12 +68,15 @@ class Encoded:
 class Stream:
     """An endless seeded stream of batches, sorted by length within a window so that little is padding."""
 
-    def __init__(self, tokenizer: Tokenizer, *, seed: int, batch_size: int, copies: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, seed: int, batch_size: int, copies: int, few: float = 0.0
+    ) -> None:
         self.tokenizer = tokenizer
         self.rng = Random(seed)
         self.torch_rng = torch.Generator().manual_seed(seed)
         self.batch_size = batch_size
         self.copies = copies
+        self.few = few
         self.pad, self.mask, self.end = (_id(tokenizer, t) for t in (PAD, MASK, END))
 
     def encode(self, example: examples.Example) -> Encoded:
@@ -86,7 +89,7 @@ class Stream:
         while True:
             window: list[Encoded] = []
             while len(window) < self.batch_size * WINDOW:
-                encoded = self.encode(examples.sample(self.rng))
+                encoded = self.encode(examples.sample(self.rng, few=self.few))
                 if len(encoded.prompt) <= MAX_PROMPT and len(encoded.reply) <= 96:
                     window.append(encoded)
             window.sort(key=lambda e: (-(-len(e.reply) // 16), len(e.prompt)))

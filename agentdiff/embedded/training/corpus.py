@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,7 +128,7 @@ def unseen() -> tuple[Tool, ...]:
     return tuple(_tool(row) for row in _rows(EVALUATION / "unseen_tools.jsonl"))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def phrases(tool: Tool, split: Split) -> tuple[Phrase, ...]:
     """The phrases of one split; a tool without held-out phrases gives all of them."""
     chosen = tuple(p for p in tool.phrases if is_held(p.text, 8) == (split == "held"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from agentdiff.embedded.training import corpus, values
-from agentdiff.embedded.training.corpus import Json, Parameter, Split, Tool
+from agentdiff.embedded.training.corpus import Json, Parameter, Phrase, Split, Tool
 
 if TYPE_CHECKING:
     from random import Random
@@ -422,6 +422,78 @@ def invent_tool(rng: Random, *, like: Tool | None = None) -> Tool:
     return Tool(name, description, tuple(parameters), (), results, domain="_".join(parts))
 
 
+_VERBS: dict[str, tuple[str, ...]] = {
+    "get": ("fetch", "show", "read", "lookup"),
+    "list": ("show", "all", "get"),
+    "create": ("add", "make", "new"),
+    "add": ("create", "new", "put"),
+    "delete": ("remove", "drop"),
+    "remove": ("delete", "drop"),
+    "update": ("change", "edit", "set"),
+    "set": ("change", "update"),
+    "search": ("find", "lookup", "query"),
+    "find": ("search", "locate", "lookup"),
+    "send": ("post", "deliver"),
+    "book": ("reserve",),
+    "check": ("get", "inspect"),
+    "start": ("begin", "launch", "run"),
+    "stop": ("end", "halt"),
+}
+
+
+def disguise(rng: Random, tool: Tool) -> Tool:
+    """The same tool under another signature, so that signatures must be read and cannot be known by heart.
+
+    Its name may change style and verb, its parameters their names and order, and its description may be missing. The
+    phrasings stay.
+    """
+    words = [w.lower() for w in re.findall(r"[A-Z]?[a-z0-9]+", tool.name)]
+    if rng.random() < 0.35:
+        words = [
+            rng.choice(_VERBS.get(word, (word,))) if n == 0 else word
+            for n, word in enumerate(words)
+        ]
+    style = rng.random()
+    if style < 0.7:
+        name = "_".join(words)
+    elif style < 0.82:
+        name = words[0] + "".join(word.capitalize() for word in words[1:])
+    elif style < 0.9:
+        name = "-".join(words)
+    else:
+        name = "_".join([*words[1:], words[0]])
+    renamed = {p.name: p.name for p in tool.parameters}
+    for parameter in tool.parameters:
+        other = rng.choice(_NAMES.get(parameter.kind, (parameter.name,)))
+        if rng.random() < 0.35 and other not in renamed.values():
+            renamed[parameter.name] = other
+
+    def rewritten(template: Json) -> Json:
+        if isinstance(template, dict):
+            pairs = cast("dict[str, Json]", template).items()
+            return {key: rewritten(value) for key, value in pairs}
+        if isinstance(template, list):
+            return [rewritten(value) for value in cast("list[Json]", template)]
+        if not isinstance(template, str):
+            return template
+        return re.sub(r"\{(\w+)\}", lambda m: "{" + renamed.get(m[1], m[1]) + "}", template)
+
+    parameters = [replace(p, name=renamed[p.name]) for p in tool.parameters]
+    if rng.random() < 0.3:
+        rng.shuffle(parameters)
+    return replace(
+        tool,
+        name=name,
+        description="" if rng.random() < 0.12 else tool.description,
+        parameters=tuple(parameters),
+        phrases=tuple(
+            Phrase(rewritten(p.text), tuple((renamed[name], value) for name, value in p.constants))
+            for p in tool.phrases
+        ),
+        results=tuple(rewritten(result) for result in tool.results),
+    )
+
+
 _CHOICES = (
     ("low", "medium", "high"),
     ("small", "medium", "large"),
@@ -508,6 +580,7 @@ def _pool(rng: Random, source: str, split: Split) -> tuple[list[Tool], list[Tool
             if rng.random() < 0.55
             else rng.sample(catalog, size)
         )
+        tools = [disguise(rng, tool) if rng.random() < 0.5 else tool for tool in tools]
         if rng.random() < 0.15:
             tools = tools[: max(2, size // 2)] + rng.sample(corpus.shipped(), rng.randint(1, 3))
     elif source == "unseen":
@@ -689,7 +762,12 @@ def _refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str |
 
 
 def sample(
-    rng: Random, *, split: Split = "train", source: str | None = None, kind: str | None = None
+    rng: Random,
+    *,
+    split: Split = "train",
+    source: str | None = None,
+    kind: str | None = None,
+    few: float = 0.0,
 ) -> Example:
     """One example.
 
@@ -698,10 +776,13 @@ def sample(
         split: Which phrases and values to draw from.
         source: shipped, catalog, invented or unseen; by default a mixture of the first three.
         kind: call, none, or chain (two calls, stopped at any point); by default a mixture.
+        few: Share of examples with two to five tools only: short prompts, cheap to learn on.
     """
     source = source or rng.choices(["shipped", "catalog", "invented"], [0.4, 0.32, 0.28])[0]
     kind = kind or rng.choices(["call", "none", "chain"], [0.55, 0.17, 0.28])[0]
     tools, askable = _pool(rng, source, split)
+    if few and rng.random() < few and len(tools) > 2:
+        tools = askable = rng.sample(tools, min(len(tools), rng.randint(2, 5)))
     if kind == "none":
         for _ in range(20):
             text = _refusal(rng, source, tools, split)

@@ -99,7 +99,11 @@ def train(args: argparse.Namespace) -> list[float]:
         done, seen, spent = state["step"], state["tokens"], state["cpu_s"]
     stream = iter(
         Stream(
-            tokenizer, seed=args.seed * 1_000_003 + done, batch_size=args.batch, copies=args.copies
+            tokenizer,
+            seed=args.seed * 1_000_003 + done,
+            batch_size=args.batch,
+            copies=args.copies,
+            few=args.few,
         )
     )
     log = (out / "metrics.jsonl").open("a", encoding="utf-8")
@@ -154,6 +158,7 @@ def train(args: argparse.Namespace) -> list[float]:
         if args.keep_before_decay and step + 1 == round(args.steps * (1 - args.decay)):
             save(step + 1, "before-decay.pt")
     save(args.steps, "last.pt")
+    log.close()
     return reports
 
 
@@ -191,6 +196,9 @@ def arguments() -> argparse.ArgumentParser:
         type=float,
         default=0.4,
         help="share of the steps over which the rate falls to zero",
+    )
+    parser.add_argument(
+        "--few", type=float, default=0.0, help="share of examples with at most five tools"
     )
     parser.add_argument("--report", type=int, default=50)
     parser.add_argument("--checkpoint-s", type=float, default=180.0)

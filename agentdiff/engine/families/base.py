@@ -22,7 +22,7 @@ class FamilyTraits:
     vocab_size: int
     mask_id: int
     eos_ids: tuple[int, ...]
-    """Any of these ends a reply; the first one fills what follows it."""
+    """Any of these ends a reply."""
     block_len: int
     """L: positions denoised together."""
     context_len: int
