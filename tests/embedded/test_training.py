@@ -14,6 +14,7 @@ from agentdiff.constraint import compile_schema
 from agentdiff.embedded.training import corpus, examples
 from agentdiff.embedded.training.batches import Stream
 from agentdiff.embedded.training.release import is_better
+from agentdiff.embedded.training.replies import Example, result_text
 from agentdiff.embedded.training.tokenizer import END, WEIGHTS, render
 from agentdiff.embedded.training.train import arguments, learning_rate, loss_of, train
 from agentdiff.engine.families.router import RouterModel, RouterShape
@@ -27,7 +28,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
 
 
-def request_of(example: examples.Example) -> Request:
+def request_of(example: Example) -> Request:
     messages = [user(example.request)]
     for number, call in enumerate(example.done):
         made = ToolCall(
@@ -35,7 +36,7 @@ def request_of(example: examples.Example) -> Request:
         )
         messages += [
             assistant(tool_calls=[made]),
-            tool_result(made, examples.result_text(call.result)),
+            tool_result(made, result_text(call.result)),
         ]
     tools = [
         ToolSpec(

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from agentdiff.embedded.training import examples
+from agentdiff.embedded.training.replies import Example
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
 
 MAX_PROMPT = 512
@@ -79,7 +80,7 @@ class Stream:
         self.few = few
         self.pad, self.mask, self.end = (_id(tokenizer, t) for t in (PAD, MASK, END))
 
-    def encode(self, example: examples.Example) -> Encoded:
+    def encode(self, example: Example) -> Encoded:
         """Token ids of prompt and reply; the reply ends with the end token."""
         prompt = self.tokenizer.encode(render(example), add_special_tokens=False).ids
         reply = self.tokenizer.encode(example.target, add_special_tokens=False).ids

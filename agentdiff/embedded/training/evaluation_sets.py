@@ -12,16 +12,17 @@ from random import Random
 
 from agentdiff.embedded.training import corpus, examples
 from agentdiff.embedded.training.corpus import EVALUATION, Json
+from agentdiff.embedded.training.replies import Digits, Example
 
 COUNT = 600
 
 
-def row(example: examples.Example, *, shipped: bool) -> dict[str, Json]:
+def row(example: Example, *, shipped: bool) -> dict[str, Json]:
     """An example in the format of the evaluation sets."""
     assert example.expected is not None
     call = example.expected
     arguments = {
-        name: [float(value) if isinstance(value, examples.Digits) else value]
+        name: [float(value) if isinstance(value, Digits) else value]
         for name, value in call.arguments.items()
     }
     names = {tool.name for tool in example.tools}
@@ -44,7 +45,7 @@ def write(name: str, source: str, *, seed: int) -> None:
         if source == "unseen" and rng.random() < 0.3:
             names = {tool.name for tool in example.tools}
             strangers = [t for t in rng.sample(corpus.unseen(), 2) if t.name not in names]
-            example = examples.Example(
+            example = Example(
                 example.kind,
                 (*example.tools, *strangers)[:8],
                 example.request,
