@@ -205,7 +205,10 @@ class _Run(Generic[OutputT]):
 
     def _refused(self) -> NoReturn:
         what = "found no tool for" if self._config.tools else "declined"
-        raise OutOfScope(f"the model {what} this request; choose a larger one with `--backend`")
+        raise OutOfScope(
+            f"the model {what} this request; a larger diffusion model (`--backend local:…`) could answer "
+            "in words, and an API backend (`mercury:…`, `openai:…`) could use what it knows"
+        )
 
 
 def _too_long(generation: Generation) -> NoReturn:

@@ -438,9 +438,7 @@ async def test_usage_that_is_unknown_stays_unknown() -> None:
 
 
 async def test_a_model_that_finds_no_tool_ends_the_run_and_says_who_may_answer() -> None:
-    with pytest.raises(
-        OutOfScope, match=r"^the model found no tool .* a larger one with"
-    ) as caught:
+    with pytest.raises(OutOfScope, match=r"^the model found no tool .* API backend") as caught:
         await Agent(Double(ends("refused")), tools=[add]).run("Write a poem")
     step = assert_carries_what_there_was(caught.value, steps=1, requests=1)
     assert step.reason == "refused"

@@ -133,8 +133,9 @@ def test_a_refusal_exits_with_3_and_says_what_a_larger_model_would_do(
     assert main(["run", "write me a poem"]) == 3
     out, err = capsys.readouterr()
     assert "● no tool fits  " in out
-    assert one_line(err).endswith(
-        "found no tool for this request; choose a larger one with `--backend`"
+    assert (
+        "found no tool for this request; a larger diffusion model (`--backend local:…`)"
+        in one_line(err)
     )
 
 
