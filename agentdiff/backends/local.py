@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.to_thread
@@ -421,12 +421,15 @@ def _flag(
     return check
 
 
-_Validator: Any = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    {
-        "exclusiveMinimum": _flag("exclusiveMinimum", "minimum", operator.le),
-        "exclusiveMaximum": _flag("exclusiveMaximum", "maximum", operator.ge),
-    },
+_Validator = cast(
+    "type[jsonschema.Draft202012Validator]",
+    jsonschema.validators.extend(
+        jsonschema.Draft202012Validator,
+        {
+            "exclusiveMinimum": _flag("exclusiveMinimum", "minimum", operator.le),
+            "exclusiveMaximum": _flag("exclusiveMaximum", "maximum", operator.ge),
+        },
+    ),
 )
 
 

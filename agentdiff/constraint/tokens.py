@@ -206,7 +206,10 @@ class TokenAutomaton:
             for low, high in zip(cuts, [*cuts[1:], len(tokens)], strict=True):
                 parts[int(states[low])] = [tokens[low:high]]
         for state, few in found.items():
-            parts.setdefault(state, []).append(np.array(few, np.int64))
+            if state in parts or state in edges:
+                parts.setdefault(state, []).append(np.array(few, np.int64))
+            elif costs[state] < INFINITE:
+                edges[state] = self._intern_set(np.array(sorted(few), np.int64))
         for state, arrays in parts.items():
             if costs[state] >= INFINITE:
                 continue

@@ -48,6 +48,9 @@ def stack(prefixes: Sequence[Prefix]) -> tuple[tuple[LayerKV, ...], Tensor]:
     Returns layers of [B, H, S, D] and [B, S] bool, false on padding.
     """
     longest = max(prefix.length for prefix in prefixes)
+    if len(prefixes) == 1:  # nothing to pad, so nothing to copy
+        layers = prefixes[0].layers
+        return layers, torch.ones(1, longest, dtype=torch.bool, device=layers[0].keys.device)
 
     def padded(tensor: Tensor) -> Tensor:
         return F.pad(tensor, (0, 0, 0, longest - tensor.shape[2]))

@@ -26,6 +26,8 @@ PROMPT_QUANTUM = 32
 """Prompts are padded to multiples of this: every new shape costs the CPU kernels half a second of compilation."""
 WINDOW = 48
 """Batches that are drawn and sorted together."""
+NAME_TOKENS, NAME_WEIGHT = 4, 2.0
+"""So do the next few, which name the tool."""
 PADDING_WEIGHT = 0.1
 """What follows the end token is filled too, but matters little."""
 
@@ -130,6 +132,7 @@ class Stream:
         noised = torch.where(masked, self.mask, clean[:, None].expand(-1, copies, -1))
         targets = torch.where(masked, clean[:, None].expand(-1, copies, -1), -100)
         weights = torch.where(place < replies[:, None], 1.0, PADDING_WEIGHT)
+        weights[:, 1 : 1 + NAME_TOKENS] *= NAME_WEIGHT
         weights[:, 0] = FIRST_TOKEN_WEIGHT
         return Batch(
             prompt=prompt,
