@@ -77,7 +77,8 @@ def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
     """Instance pointer -> texts, for the strings that must be spans of them.
 
     Arguments are spans of the conversation; a grounded model's answers are spans of what the tools returned, so it
-    cannot say a number that no tool gave it.
+    cannot say a number that no tool gave it. A pointer does not say whose argument it is: where a grounded tool and
+    another one have an argument of the same name, both are bound.
     """
     texts = [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
     grounded = [tool for tool in request.tools if format.grounded or tool.grounded]
@@ -115,21 +116,14 @@ def _plain(value: Json) -> str:
 
 
 def parse_reply(text: str, request: Request, format: ReplyFormat, *, call_id: str) -> Reply:
-    """The meaning of a complete reply.
-
-    Raises:
-        ValueError: The text is not a reply under `reply_schema`; cannot happen to a constrained decode.
-    """
+    """The meaning of a complete reply, which has been checked against `reply_schema`."""
     if not request.tools and not format.refuses:
         return Reply("stop", text)
-    value = json.loads(text)
-    action = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
-    if not action.keys() & {"tool", "none", "answer"}:
-        return Reply("stop", text)
+    action: dict[str, Json] = json.loads(text)
     if "tool" in action:
         call = ToolCall(id=call_id, name=action["tool"], arguments=action["args"])
         return Reply("tool_calls", "", (call,))
-    if action.get("none") is True:
+    if "none" in action:
         return Reply("refused")
     answer = action["answer"]
     is_text = request.schema is None
