@@ -7,24 +7,20 @@ forward passes and nothing runs when nobody waits.
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import json
-import operator
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-import jsonschema
-import jsonschema.validators
 from anyio.lowlevel import RunVar
 
 from agentdiff.backends.actions import (
@@ -35,6 +31,9 @@ from agentdiff.backends.actions import (
     parse_reply,
     reply_schema,
 )
+from agentdiff.backends.checkpoints import EMBEDDED, find_checkpoint
+from agentdiff.backends.detokenizer import Detokenizer
+from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.constraint import Grammar, Matcher, Vocabulary, compile_schema
 from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Threshold, Update, load_family
 from agentdiff.errors import (
@@ -61,8 +60,6 @@ from agentdiff.telemetry import traced
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-MASKED = "░"
-"""Stands for a position of the block that is not decided yet, in drafts."""
 DEFAULT_BUDGET = Budget(target=64, ceiling=512, source="default")
 THRESHOLDS = {"speed": 0.8, "balanced": 0.9, "quality": 0.97}
 """`Sampling.effort` -> the probability above which tokens are committed together."""
@@ -287,7 +284,7 @@ class LocalBackend:
         except LookupError:
             lock = anyio.Lock()
             self._lock.set(lock)
-        text = _Text(self._vocabulary)
+        text = Detokenizer(self._vocabulary)
         while True:
             async with lock:
                 if not job.updates and not job.is_over:
@@ -356,7 +353,7 @@ class LocalBackend:
 
     def _validate(self, text: str, schema: dict[str, Json]) -> None:
         """Every constrained reply is checked once more; a failure is our bug, never the user's."""
-        error = next(_Validator(schema).iter_errors(json.loads(text)), None)
+        error = next(AnyDraftValidator(schema).iter_errors(json.loads(text)), None)
         if error is not None:
             raise ProtocolError(
                 f"a constrained reply does not satisfy its schema at {error.json_path}; this is a "
@@ -399,97 +396,6 @@ class _Job:
     """What the engine has done for it and its stream has not yet told."""
     is_over: bool = False
     """Whether nobody waits for it any more."""
-
-
-def _flag(
-    keyword: str, bound: str, is_outside: Callable[[float, float], bool]
-) -> Callable[..., Any]:
-    """`exclusiveMinimum` as draft 4 wrote it, a flag on `minimum`, as well as the bound of today's drafts."""
-    today: Any = jsonschema.Draft202012Validator.VALIDATORS[keyword]
-
-    def check(validator: Any, value: Json, instance: Json, schema: Json) -> Iterator[Any]:
-        if not isinstance(value, bool):
-            yield from today(validator, value, instance, schema)
-        elif (
-            value
-            and bound in schema
-            and validator.is_type(instance, "number")
-            and is_outside(instance, schema[bound])
-        ):
-            yield jsonschema.ValidationError(f"{instance!r} is not inside its open `{bound}`")
-
-    return check
-
-
-_Validator = cast(
-    "type[jsonschema.Draft202012Validator]",
-    jsonschema.validators.extend(
-        jsonschema.Draft202012Validator,
-        {
-            "exclusiveMinimum": _flag("exclusiveMinimum", "minimum", operator.le),
-            "exclusiveMaximum": _flag("exclusiveMaximum", "maximum", operator.ge),
-        },
-    ),
-)
-
-
-def _utf8() -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")("replace")
-
-
-@dataclass(slots=True)
-class _Text:
-    """Tokens to text: a character is committed once all its bytes are."""
-
-    vocabulary: Vocabulary
-    committed: str = ""
-    _decoder: codecs.IncrementalDecoder = field(default_factory=_utf8)
-
-    def commit(self, tokens: tuple[int, ...]) -> str:
-        """The text that `tokens` complete."""
-        new = self._decoder.decode(b"".join(self.vocabulary.tokens[t] or b"" for t in tokens))
-        self.committed += new
-        return new
-
-    def close(self) -> str:
-        """What is left of an unfinished character."""
-        new = self._decoder.decode(b"", final=True)
-        self.committed += new
-        return new
-
-    def draft(self, tokens: tuple[int | None, ...]) -> str:
-        """How the rest of the block looks now."""
-        parts = [MASKED.encode() if t is None else self.vocabulary.tokens[t] or b"" for t in tokens]
-        return b"".join(parts).decode("utf-8", "replace")
-
-
-EMBEDDED = Path(__file__).parent.parent / "embedded" / "weights"
-
-
-def find_checkpoint(source: str) -> Path:
-    """The folder of a local checkpoint, or of a hub snapshot that is downloaded if need be.
-
-    Raises:
-        ConfigurationError: Neither a folder nor a hub id that can be had.
-    """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-        raise ConfigurationError(
-            f"no checkpoint folder at `{source}`; give a folder or a hub id such as `owner/name`"
-        )
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-    try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigurationError(
-            f"`{source}` is not a folder here and could not be downloaded as a hub id "
-            f"({type(error).__name__})"
-        ) from error
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -6,8 +6,9 @@ Messages name the place and show the value that is wrong, shortened; never the r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import NoReturn, cast
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, cast
 
 import jsonschema.exceptions
 from jsonschema import Draft202012Validator, ValidationError, validators
@@ -99,3 +100,36 @@ def _where(error: ValueError) -> str:
 
 def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+def _flag(
+    keyword: str, bound: str, is_outside: Callable[[float, float], bool]
+) -> Callable[..., Any]:
+    """`exclusiveMinimum` as draft 4 wrote it, a flag on `minimum`, as well as the bound of today's drafts."""
+    today: Any = Draft202012Validator.VALIDATORS[keyword]
+
+    def check(validator: Any, value: Json, instance: Json, schema: Json) -> Iterator[Any]:
+        if not isinstance(value, bool):
+            yield from today(validator, value, instance, schema)
+        elif (
+            value
+            and bound in schema
+            and validator.is_type(instance, "number")
+            and is_outside(instance, schema[bound])
+        ):
+            yield ValidationError(f"{instance!r} is not inside its open `{bound}`")
+
+    return check
+
+
+AnyDraftValidator = cast(
+    "type[Draft202012Validator]",
+    validators.extend(
+        Draft202012Validator,
+        {
+            "exclusiveMinimum": _flag("exclusiveMinimum", "minimum", operator.le),
+            "exclusiveMaximum": _flag("exclusiveMaximum", "maximum", operator.ge),
+        },
+    ),
+)
+"""2020-12, and draft 4's flags; for schemas that the constraint engine has compiled."""

@@ -6,6 +6,7 @@ that only repeats its declared default counts as absent.
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
 import time
@@ -175,6 +176,7 @@ async def judge(
 
 async def bench(backend: Backend, root: Path, *, jobs: int = 1, only: str = "") -> list[Score]:
     """Scores of all sets. `root` is an empty folder in which the first steps of chains really run."""
+    gc.freeze()  # as `agentdiff run` does: what is loaded is not looked through again and again
     tools = {tool.name: tool for tool in shipped_tools(root)}
     specs = {name: tool.spec for name, tool in tools.items()}
 
