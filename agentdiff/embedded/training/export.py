@@ -51,7 +51,7 @@ def export(
             "grounded": True,
             "refuses": True,
             "reads_instructions": False,
-            "max_tools": 12,
+            "max_tools": 10,
             "max_reply": 128,
         },
     }
