@@ -13,6 +13,7 @@ from agentdiff.backends.local import load_tokenizer, vocabulary_of
 from agentdiff.constraint import compile_schema
 from agentdiff.embedded.training import corpus, examples
 from agentdiff.embedded.training.batches import Stream
+from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.release import is_better
 from agentdiff.embedded.training.replies import Example, result_text
 from agentdiff.embedded.training.tokenizer import END, WEIGHTS, render
@@ -173,6 +174,17 @@ def test_a_toy_learns_and_a_resumed_run_goes_on(tmp_path) -> None:
     model.load_state_dict(state["model"])
     stream = Stream(tokenizer(), seed=99, batch_size=4, copies=2)
     assert loss_of(model, next(iter(stream))).item() < losses[0]
+
+
+def test_training_can_begin_with_exported_weights(tmp_path) -> None:
+    size = "--width 48 --layers 2 --heads 2 --inner 96 --batch 8 --copies 2 --device cpu"
+    way = "--threads 1 --no-bf16 --warmup 1 --steps 20 --report 10"
+    options = [*size.split(), *way.split()]
+    train(arguments().parse_args(["--out", str(tmp_path / "a"), *options]))
+    export(tmp_path / "a" / "last.pt", tmp_path / "weights")
+    more = ["--out", str(tmp_path / "b"), "--start-from", str(tmp_path / "weights"), *options]
+    fresh = train(arguments().parse_args(["--out", str(tmp_path / "c"), *options]))
+    assert train(arguments().parse_args(more))[0] < fresh[0]
 
 
 def test_worse_weights_do_not_replace_better_ones() -> None:

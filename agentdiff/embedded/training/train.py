@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from agentdiff.embedded.training.batches import Batch, Stream
 from agentdiff.embedded.training.tokenizer import WEIGHTS
 from agentdiff.engine.families.router import RouterModel, RouterShape
+from agentdiff.engine.weights import read_weights
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
@@ -87,6 +88,8 @@ def train(args: argparse.Namespace) -> list[float]:
     )
     model = RouterModel(shape)
     model.reset_parameters()
+    if args.start_from:
+        model.load_state_dict(read_weights(Path(args.start_from)))
     device = torch.device(args.device)
     model.to(device)
     pairs = optimizers(model, muon_lr=args.muon_lr, adam_lr=args.adam_lr)
@@ -178,6 +181,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, help="folder for checkpoints and metrics")
     parser.add_argument("--tokenizer", default=str(WEIGHTS), help="folder with tokenizer.json")
     parser.add_argument("--resume", default="", help="checkpoint to go on from")
+    parser.add_argument(
+        "--start-from", default="", help="folder of weights to begin with, as the shipped ones"
+    )
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
