@@ -109,7 +109,9 @@ def main() -> None:
         "machine": machine(),
         "corpus_sha256": corpus_hash(),
         "curve": [
-            {"step": row["step"], "loss": row["loss"]} for row in curve if row["step"] % 200 == 0
+            {"step": step, "loss": loss}
+            for step, loss in sorted({row["step"]: row["loss"] for row in curve}.items())
+            if step % 200 == 0
         ],
     }
     metrics = {"machine": machine(), "threads": 1, "sets": rows}
