@@ -18,7 +18,7 @@ MASK = "░"
 RESULT_LINES = 6
 """Lines of a result that are shown."""
 VALUE_CHARS = 240
-"""Characters of an argument that are shown."""
+"""Characters of an argument, or of a line of a result, that are shown."""
 _ENFORCED: Mapping[Enforcement, str] = {
     "in_block": "structure enforced inside the block",
     "pinned_canvas": "structure pinned in the canvas",
@@ -56,9 +56,7 @@ def call(name: str, arguments: Mapping[str, Json]) -> Text:
     for number, (key, value) in enumerate(arguments.items()):
         text.append(f"{', ' if number else ''}{printable(key)}=", style="dim")
         written = printable(json.dumps(value, ensure_ascii=False, default=str))
-        if len(written) > VALUE_CHARS:
-            written = f"{written[:VALUE_CHARS]}…"
-        text.append(written, style="green" if isinstance(value, str) else "magenta")
+        text.append(_shortened(written), style="green" if isinstance(value, str) else "magenta")
     return text.append(")", style="dim")
 
 
@@ -69,10 +67,14 @@ def result(record: CallRecord) -> list[Text]:
     value = record.result
     written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     lines = printable(written).strip("\n").split("\n")
-    shown = [Text(line) for line in lines[:RESULT_LINES]]
+    shown = [Text(_shortened(line)) for line in lines[:RESULT_LINES]]
     if (more := len(lines) - RESULT_LINES) > 0:
         shown.append(Text(f"… {more} more line{'s' if more > 1 else ''}", style="dim"))
     return shown
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= VALUE_CHARS else f"{line[:VALUE_CHARS]}…"
 
 
 def figures(step: StepRecord) -> Text:
