@@ -13,7 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 def needs_local(path: Path) -> bool:
     """Whether the example says, in its docstring, that it needs the `local` extra."""
-    return "agentdiff[local]" in path.read_text(encoding="utf-8")
+    return "agentdiff[local" in path.read_text(encoding="utf-8")
 
 
 def test_there_are_examples() -> None:

@@ -4,10 +4,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import agentdiff.embedded
 from agentdiff.embedded.tools import shipped_tools
 
 NOW = datetime(2026, 11, 30, 14, 22, 10)  # a monday
-CORPUS = Path(__file__).parents[2] / "agentdiff/embedded/training/corpus"
+CORPUS = Path(agentdiff.embedded.__file__).parent / "training" / "corpus"
 
 
 class Bench:
