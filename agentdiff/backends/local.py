@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import time
 from collections import deque
@@ -404,7 +405,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
     is_light = (folder / "tokenizer.json").is_file()
     kind: Any = transformers.PreTrainedTokenizerFast if is_light else transformers.AutoTokenizer
-    return kind.from_pretrained(folder)
+    tokenizer: PreTrainedTokenizerFast = kind.from_pretrained(folder)
+    tokenizer.model_max_length = sys.maxsize  # the context is checked here, without a warning
+    return tokenizer
 
 
 def vocabulary_of(
