@@ -183,6 +183,8 @@ def _follow(agent: Agent[str], task: str, display: Display) -> None:
             async with agent.run_events(task) as events:
                 async for event in events:
                     await anyio.sleep(display.show(event))
+        except SystemExit:  # nobody reads any more (`| head`); rich has closed the pipe quietly
+            return
         finally:
             with anyio.CancelScope(shield=True):
                 await agent.backend.aclose()

@@ -323,3 +323,19 @@ def test_ctrl_c_does_not_wait_for_a_tool_that_hangs(tmp_path: Path, as_json: boo
     assert one_line(done.stderr) == "agentdiff: interrupted"
     if as_json:
         assert json.loads(done.stdout)["error"]["type"] == "Interrupted"
+
+
+@pytest.mark.local
+def test_a_reader_that_goes_away_is_no_disaster(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -c 'from agentdiff.cli import main; raise SystemExit(main())'"
+        f" run 'what is 2 + 2' --root {tmp_path} | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stdout.startswith("embedded")
