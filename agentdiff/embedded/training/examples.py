@@ -299,7 +299,7 @@ def sample(
         kind: call, none, or chain (two calls, stopped at any point); by default a mixture.
         few: Share of examples with two to five tools only: short prompts, cheap to learn on.
     """
-    source = source or rng.choices(["shipped", "catalog", "invented"], [0.4, 0.32, 0.28])[0]
+    source = source or rng.choices(["shipped", "catalog", "invented"], [0.28, 0.44, 0.28])[0]
     kind = kind or rng.choices(["call", "none", "chain"], [0.55, 0.17, 0.28])[0]
     tools, askable = _pool(rng, source, split)
     if few and rng.random() < few and len(tools) > 2:
