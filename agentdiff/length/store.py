@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ VERSION = 1
 """Layout of the tables (`PRAGMA user_version`)."""
 APPLICATION = 0x61646C31
 """Marks the file as ours (`PRAGMA application_id`)."""
-PATIENCE_S = 1.0
+PATIENCE_S = 5.0
 """How long to wait for another process that is writing."""
 _MASS = struct.Struct(f"<{BINS}d")
 _TABLES = f"""
@@ -121,7 +122,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
     )
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -134,6 +135,23 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging.
+
+    sqlite does not wait for a lock here (two processes that open a new file at once would wait for
+    each other), so this does.
+    """
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+        time.sleep(0.005)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
