@@ -11,11 +11,13 @@ request for a typed output (`schema`) without tools is the bare value.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
+from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json, Message, ToolCall
 
@@ -33,7 +35,8 @@ class ReplyFormat:
     style: str = "spaced"
     """Separators of the JSON it writes: `compact` or `spaced`."""
     grounded: bool = False
-    """Free string arguments are spans of the conversation, for every tool."""
+    """Arguments come from the conversation, for every tool: free strings are spans of it, and numbers stand in it where
+    all its numbers are written in digits."""
     refuses: bool = False
     """It was trained to say `none`; then it answers in words only from tool results."""
     reads_instructions: bool = True
@@ -59,9 +62,12 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     has_results = any(message.role == "tool" for message in request.messages)
     actions: list[dict[str, Json]] = []
     definitions: dict[str, Json] = {}
+    numbers = _numbers_written(_said(request)) if format.grounded else []
     if request.tool_choice != "none":
         for tool in request.tools:
-            parameters = _hoisted(tool.parameters, f"{tool.name}.args", definitions)
+            parameters = _hoisted(
+                _only_numbers(tool.parameters, numbers), f"{tool.name}.args", definitions
+            )
             actions.append(_action(tool={"const": tool.name}, args=parameters))
     if request.tool_choice != "required" and (has_results or not format.refuses):
         answer = _hoisted(request.schema or ANSWER_SCHEMA, "answer", definitions)
@@ -80,7 +86,7 @@ def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
     cannot say a number that no tool gave it. A pointer does not say whose argument it is: where a grounded tool and
     another one have an argument of the same name, both are bound.
     """
-    texts = [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
+    texts = _said(request)
     grounded = [tool for tool in request.tools if format.grounded or tool.grounded]
     results = "; ".join(spoken(m.content) for m in request.messages if m.role == "tool")
     answers = {"/answer": [results]} if format.grounded and results.strip(" ;") else {}
@@ -90,6 +96,46 @@ def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
         for name in tool.parameters.get("properties", {})
         for suffix in ("", "/*")
     }
+
+
+def _said(request: Request) -> list[str]:
+    return [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
+
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?|\d+(?:\.\d+)?")
+_NUMBER_WORD = re.compile(
+    r"(zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty|hundred|thousand|million|dozen"
+    r"|half|quarter|third|couple|pair|single|double|twice|minus|below|hours?|seconds?|secs?|hrs?)s?",
+    re.IGNORECASE,
+)
+
+
+def _numbers_written(texts: Sequence[str]) -> list[int | float]:
+    """The numbers that stand in `texts` as digits; none where others may stand in words or want arithmetic."""
+    if any(
+        _NUMBER_WORD.fullmatch(word) for text in texts for word in re.findall(r"[^\W\d_]+", text)
+    ):
+        return []
+    written = {float(match.replace(",", "")) for text in texts for match in _NUMBER.findall(text)}
+    written |= {-number for number in written if number < 0}
+    return [int(number) if number.is_integer() else number for number in sorted(written)]
+
+
+def _only_numbers(
+    parameters: Mapping[str, Json], numbers: Sequence[int | float]
+) -> Mapping[str, Json]:
+    """The parameters with every plain number narrowed to `numbers` and its default, where one of them fits."""
+    properties: dict[str, Json] = dict(parameters.get("properties", {}))
+    for name, given in properties.items():
+        schema: dict[str, Json] = given if isinstance(given, dict) else {}
+        if schema.get("type") not in ("integer", "number") or "enum" in schema or "const" in schema:
+            continue
+        validator = AnyDraftValidator(schema)
+        fitting: list[Json] = [number for number in numbers if validator.is_valid(number)]
+        if fitting:
+            default: list[Json] = [schema["default"]] if "default" in schema else []
+            properties[name] = schema | {"enum": fitting + default}
+    return {**parameters, "properties": properties} if properties else parameters
 
 
 def spoken(content: str) -> str:
