@@ -127,7 +127,7 @@ def _only_numbers(
     """The parameters with every plain number narrowed to `numbers` and its default, where one of them fits."""
     properties: dict[str, Json] = dict(parameters.get("properties", {}))
     for name, given in properties.items():
-        schema: dict[str, Json] = given if isinstance(given, dict) else {}
+        schema = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
         if schema.get("type") not in ("integer", "number") or "enum" in schema or "const" in schema:
             continue
         validator = AnyDraftValidator(schema)
