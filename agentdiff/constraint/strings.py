@@ -8,13 +8,16 @@ escaped. So a key or an enum value cannot come back in disguise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import NOWHERE, Node, Step
+from agentdiff.constraint.automaton import NOWHERE, Node, Step, byte_range
+from agentdiff.constraint.language import Language, Text
+from agentdiff.constraint.spelling import JSON_STRING
+from agentdiff.constraint.terms import Pattern
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 QUOTE = 0x22
@@ -116,14 +119,37 @@ class StringPlace:
         return low, body.node(body.counted(count, 1) if whole else count, following), None
 
 
-def string(lowest: int, highest: int | None, after: Node) -> Node:
-    """Return a node that takes a whole JSON string of that many characters, then goes on."""
+def string(
+    lowest: int,
+    highest: int | None,
+    after: Node,
+    *,
+    patterns: Sequence[Pattern] = (),
+    excluded: Collection[str] = (),
+) -> Node:
+    """Return a node that takes a whole JSON string, then goes on; NOWHERE when there is none.
+
+    Args:
+        lowest: Characters at least.
+        highest: Characters at most; None for no limit.
+        after: What follows the closing quote.
+        patterns: All of them hold for the string.
+        excluded: Strings, as their characters, that are not taken.
+
+    Raises:
+        SchemaError: The patterns are too intricate together to tell whether any string satisfies
+            them.
+    """
     if after.is_dead or (highest is not None and highest < lowest):
         return NOWHERE
-    body = StringBody(lowest, highest, after).node(0)
-    node = Node(body.near + 1)
-    node.arcs.append((QUOTE, QUOTE, body))
-    return node
+    body = StringBody(lowest, highest, after)
+    if patterns or excluded:
+        language = Language(patterns, excluded, lowest, JSON_STRING)
+        language.check()
+        inside = Text(language, highest, after, end=QUOTE, free=body.node).start()
+    else:
+        inside = body.node(0)
+    return NOWHERE if inside.is_dead else byte_range(QUOTE, QUOTE, inside)
 
 
 class OtherKey:
