@@ -1,50 +1,164 @@
-"""A checkpoint folder to a family, by the `model_type` of its `config.json`."""
+"""A checkpoint, a folder or a hub id, to a family: by what its `config.json` says it is, or by what the caller says."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentdiff.engine.families.base import Attention, Shift
+from agentdiff.engine.families.configs import Reading
+from agentdiff.engine.families.stock import LoadOptions, to_dtype
+from agentdiff.engine.families.table import FAMILIES, FamilySpec
+from agentdiff.engine.families.traits import TraitOptions
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from agentdiff.engine.families.base import Family
-
-FAMILIES = {
-    "agentdiff_router": "agentdiff.engine.families.router:RouterFamily",
-    "sdar": "agentdiff.engine.families.sdar:SdarFamily",
-}
-"""`model_type` -> where its family is; imported on use."""
+    from agentdiff.engine.families.base import CanvasFamily, Family
 
 
-def load_family(folder: Path, *, device: str | torch.device | None = None) -> Family:
-    """Load a checkpoint folder.
+def load_family(
+    source: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    adapter: str | Path | None = None,
+    family: str | None = None,
+    attention: Attention | None = None,
+    shift: Shift | None = None,
+    block_len: int | None = None,
+    mask_id: int | None = None,
+    attn_implementation: str = "sdpa",
+    device_map: str | Mapping[str, Any] | None = None,
+    max_memory: Mapping[Any, Any] | None = None,
+    offload_folder: str | Path | None = None,
+    quantization_config: Any = None,
+) -> Family | CanvasFamily:
+    """Load a checkpoint.
 
     Args:
-        folder: Holds `config.json` and safetensors.
-        device: Where the model runs; by default the GPU where there is one, else the CPU.
+        source: A folder with `config.json` and safetensors, or a hub id.
+        device: Where the model runs; None and "auto" take the GPU where there is one, else the CPU.
+        dtype: "auto" is float32 on a CPU, elsewhere what the config names.
+        adapter: A LoRA adapter (folder or hub id) that is merged into the weights; needs peft.
+        family: A name from the table, for checkpoints whose config does not say what they are.
+        attention: For families that come in both kinds (A2D).
+        shift: For checkpoints that were trained with another shift than their family (A2D).
+        block_len: Where the config names none, or the model was trained with several.
+        mask_id: Where no file of the checkpoint names it.
+        attn_implementation: As transformers names them: "sdpa" or "eager".
+        device_map: Several devices, as transformers takes it; needs accelerate.
+        max_memory: Goes with `device_map`.
+        offload_folder: Goes with `device_map`.
+        quantization_config: As transformers takes it.
 
     Raises:
-        ConfigurationError: No config, an unknown `model_type`, or a required value is missing.
+        ConfigurationError: No such checkpoint, one of a kind that is not known, a value of its config that is missing,
+            contradictory or cannot be, or weights that do not fit it.
     """
+    folder = find_checkpoint(source)
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigurationError(f"`{folder}` is not a checkpoint folder: it has no config.json")
-    config = json.loads(path.read_text("utf-8"))
-    model_type = config.get("model_type")
-    if model_type not in FAMILIES:
-        raise ConfigurationError(
-            f"`{folder}` holds a model of type {model_type!r}, which is not supported; "
-            f"supported are {', '.join(sorted(FAMILIES))}"
+    values = json.loads(path.read_text("utf-8"))
+    spec = find_spec(path, values, family)
+    if not spec.verified:
+        warnings.warn(
+            f"`{spec.name}` models are mapped from published code, but have not been compared with it number by number",
+            stacklevel=2,
         )
-    module, _, name = FAMILIES[model_type].partition(":")
-    family = getattr(importlib.import_module(module), name)
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = torch.device(
+        ("cuda" if torch.cuda.is_available() else "cpu") if device in (None, "auto") else device
+    )
+    module, _, name = spec.adapter.partition(":")
+    loaded = getattr(importlib.import_module(module), name)
+    if spec.name == "router":
+        try:
+            return loaded.load(folder, values, device=chosen)
+        except KeyError as error:
+            raise ConfigurationError(f"`{path}` lacks the value {error.args[0]!r}") from error
+    native = {
+        "device_map": device_map,
+        "max_memory": max_memory,
+        "offload_folder": offload_folder,
+        "quantization_config": quantization_config,
+    }
+    if attn_implementation not in ("sdpa", "eager"):
+        raise ConfigurationError(
+            f"`attn_implementation` must be 'sdpa' or 'eager', got {attn_implementation!r}"
+        )
+    options = LoadOptions(
+        device=chosen,
+        dtype=_dtype(dtype),
+        adapter=None if adapter is None else find_checkpoint(adapter),
+        traits=TraitOptions(mask_id=mask_id, block_len=block_len, attention=attention, shift=shift),
+        attn_implementation=attn_implementation,
+        native={name: value for name, value in native.items() if value is not None},
+    )
+    return loaded.load(spec, Reading(path, values), options)
+
+
+def find_spec(path: Path, values: Mapping[str, Any], family: str | None = None) -> FamilySpec:
+    """The row of the table for a config: by the given name, else by architecture, else by model type.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if family is not None:
+        for spec in FAMILIES:
+            if spec.name == family:
+                return spec
+        names = ", ".join(spec.name for spec in FAMILIES)
+        raise ConfigurationError(f"`family` is {family!r}, which is not known; known are {names}")
+    architectures: list[str] = values.get("architectures") or []
+    for spec in FAMILIES:
+        if set(spec.architectures) & set(architectures):
+            return spec
+    model_type = values.get("model_type")
+    for spec in FAMILIES:
+        if not architectures and model_type in spec.model_types:
+            return spec
+    names = ", ".join(spec.name for spec in FAMILIES)
+    what = f"a model of type {model_type!r}" + (f" ({architectures[0]})" if architectures else "")
+    raise ConfigurationError(
+        f"`{path.parent}` holds {what}, which is not supported as it is; if it is one of {names} under another name, "
+        f"pass that name as `family`"
+    )
+
+
+def find_checkpoint(source: str | Path) -> Path:
+    """The folder of a checkpoint, or of a hub snapshot that is downloaded if need be.
+
+    Raises:
+        ConfigurationError: Neither a folder nor a hub id that can be had.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    name = str(source)
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+        raise ConfigurationError(
+            f"no checkpoint folder at `{source}`; give a folder or a hub id such as `owner/name`"
+        )
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
-        return family.load(folder, config, device=chosen)
-    except KeyError as error:
-        raise ConfigurationError(f"`{path}` lacks the value {error.args[0]!r}") from error
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigurationError(
+            f"`{source}` is not a folder here and could not be downloaded as a hub id "
+            f"({type(error).__name__})"
+        ) from error
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
+    return None if dtype == "auto" else to_dtype(dtype, "`dtype`")
