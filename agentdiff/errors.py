@@ -18,8 +18,11 @@ AgentDiffError
 ├── ToolError                     a tool could not be called; goes back to the model as data
 │   ├── UnknownTool
 │   ├── InvalidArguments
+│   ├── ModelRetry                raised by a tool or an output validator: tell the model to do it again
+│   ├── ApprovalRequired          raised by a tool: a person has to say yes before this call
 │   └── ToolFailed                raised by a tool on purpose: tell the model, do not retry
 └── RunError                      a run ended without an output; carries `messages`, `usage`, `steps`
+    ├── RunPaused                 calls wait for a person; carries `state`, from which the run goes on
     ├── OutOfScope                the model said that no tool fits
     ├── OutputInvalid             the output does not satisfy its schema and could not be repaired
     ├── BudgetExceeded            the output did not fit the budget's ceiling
@@ -104,7 +107,9 @@ class BackendError(AgentDiffError):
         self.status = status
         """HTTP status, where there was one."""
         self.retry_after_s = retry_after_s
-        """Seconds the server asked to wait, where it did."""
+        """Seconds the server asked to wait, where it did; infinite where it asked not to be asked again."""
+        self.partial = ""
+        """What had been answered when it failed, for whoever has use for it; never part of the message."""
         super().__init__(f"{backend}: {message}" if backend else message)
 
 
@@ -170,12 +175,34 @@ class InvalidArguments(ToolError):
     """The arguments do not satisfy the tool's schema."""
 
 
+class ModelRetry(ToolError):
+    """Raised by a tool or an output validator: the model is told the message and should do it again.
+
+    Each one counts against the retries of the tool or the repairs of the output.
+    """
+
+
+class ApprovalRequired(ToolError):
+    """Raised by a tool that has done nothing yet: a person has to approve this call first."""
+
+
 class ToolFailed(ToolError):
     """Raised by a tool on purpose: the model is told the message and may try something else."""
 
 
 class RunError(AgentDiffError):
     """A run ended without an output."""
+
+
+class RunPaused(RunError):
+    """Calls wait for the approval of a person; the calls beside them are done and kept."""
+
+    def __init__(self, message: str, *, state: object, pending: tuple[object, ...]) -> None:
+        self.state = state
+        """The run until here (`agentdiff.agent.RunState`): `agent.resume(state, approvals=…)` goes on."""
+        self.pending = pending
+        """The calls that wait (`agentdiff.messages.ToolCall`)."""
+        super().__init__(message)
 
 
 class OutOfScope(RunError):
@@ -185,15 +212,38 @@ class OutOfScope(RunError):
 class OutputInvalid(RunError):
     """The output does not satisfy its schema and could not be repaired."""
 
+    text: str = ""
+    """The output, for a repair; never part of the message. Empty where it is not known."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with it, each with its place, for a repair; the message shows the first."""
+
 
 class BudgetExceeded(RunError):
     """The output did not fit the ceiling of its budget."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        predicted: int | None = None,
+        allocated: int | None = None,
+        used: int | None = None,
+    ) -> None:
+        self.predicted = predicted
+        """Tokens that were expected before the first attempt."""
+        self.allocated = allocated
+        """Tokens that the last attempt might write."""
+        self.used = used
+        """Tokens that it wrote, where the backend said so."""
+        super().__init__(message)
 
 
 class LimitExceeded(RunError):
     """A limit of the run was reached."""
 
-    def __init__(self, what: str, *, limit: float) -> None:
+    def __init__(self, what: str, *, limit: float, raise_with: str = "limits=") -> None:
         self.what = what
         self.limit = limit
-        super().__init__(f"the run reached its limit of {limit:g} {what}; raise it with `limits=`")
+        super().__init__(
+            f"the run reached its limit of {limit:g} {what}; raise it with `{raise_with}`"
+        )

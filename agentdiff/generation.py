@@ -8,8 +8,9 @@ Autoregressive backends simply never send a `Draft`. What a backend does not kno
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+import os
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, assert_never, runtime_checkable
 
@@ -33,6 +34,9 @@ FinishReason = Literal["stop", "length", "tool_calls", "refused"]
 """`refused`: the model said that no tool fits. `length`: the budget's ceiling ended the output."""
 
 
+_NO_CEILING = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """How many tokens a generation may write."""
@@ -43,6 +47,16 @@ class Budget:
     """Tokens after which decoding ends; a constrained output is closed within them."""
     source: str = "given"
     """Where the numbers come from, for people: `given`, `prior`, `history:arguments/add_note`, …"""
+
+    @classmethod
+    def off(cls) -> Budget:
+        """No budget: requests are sent without one, and the backend's own default holds."""
+        return cls(target=1, ceiling=_NO_CEILING, source="off")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether this is `Budget.off()`."""
+        return self.ceiling == _NO_CEILING
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= self.ceiling:
@@ -192,6 +206,10 @@ class Capabilities:
     """Whether the same seed gives the same output."""
     extends: bool = False
     """Whether it can go on past the target up to the ceiling within one generation."""
+    continues: bool = False
+    """Whether it goes on with the text of an assistant message that ends the conversation."""
+    is_double: bool = False
+    """Whether it only stands in for a backend in tests: no model, no network."""
     model: str = ""
     """The model that will answer and a word on it, for people; empty where it is not known before the first reply."""
     context_tokens: int | None = None
@@ -229,8 +247,36 @@ class Backend(Protocol):
         ...
 
 
+ONLY_DOUBLES = "AGENTDIFF_ONLY_DOUBLES"
+"""The environment variable that, set to `1`, forbids every backend that is not a double."""
+
+
+def check_allowed(backend: Backend) -> None:
+    """Pass unless real backends are forbidden and this is one; `ConfigurationError` then."""
+    if os.environ.get(ONLY_DOUBLES) == "1" and not backend.capabilities.is_double:
+        raise ConfigurationError(
+            f"backend `{backend.name}` is real, and `{ONLY_DOUBLES}=1` allows only doubles;"
+            " use `Scripted`, `FunctionBackend` or `TestBackend`, or `agent.override(backend=…)`"
+        )
+
+
+@contextmanager
+def only_doubles() -> Generator[None]:
+    """Forbid real backends in this block, in every task and thread of this process."""
+    before = os.environ.get(ONLY_DOUBLES)
+    os.environ[ONLY_DOUBLES] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ONLY_DOUBLES]
+        else:
+            os.environ[ONLY_DOUBLES] = before
+
+
 async def generate(backend: Backend, request: Request) -> Result:
     """Run one generation to its end."""
+    check_allowed(backend)
     async with backend.stream(request) as events:
         return await collect(events)
 
@@ -264,3 +310,76 @@ def finish(event: Finish, committed: str) -> Result:
         model=event.model,
         warnings=event.warnings,
     )
+
+
+@runtime_checkable
+class Infills(Protocol):
+    """A backend that can write what stands between two texts, as an editor wants it."""
+
+    async def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        budget: Budget | None = None,
+        deadline_s: float | None = None,
+    ) -> Result:
+        """Write what belongs between `prefix` and `suffix`.
+
+        Raises:
+            BackendError: The backend failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A choice to be made about a conversation. Nothing is written; one of the options comes back."""
+
+    messages: tuple[Message, ...]
+    """What the question is about."""
+    instructions: str
+    """The question itself."""
+    options: Mapping[str, str]
+    """Option → what it means; an empty string says that the option speaks for itself."""
+    deadline_s: float | None = None
+    """Seconds for the answer, retries included."""
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ConfigurationError("`messages` is empty; a question is about something")
+        if len(self.options) < 2:
+            raise ConfigurationError(
+                f"`options` must hold at least two to choose from, got {len(self.options)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to a `Question`."""
+
+    choice: str
+    """One of its options."""
+    probabilities: Mapping[str, float] | None = None
+    """Option → probability, where the backend gives them; they add up to 1."""
+    confidence: float | None = None
+    """How sure the backend is of `choice`, in 0..1, by its own measure."""
+    usage: Usage = field(default_factory=Usage)
+    stats: Stats = field(default_factory=Stats)
+    enforcement: Enforcement = "none"
+    """How it was ensured that `choice` is one of the options: `native` where they were scored, not written."""
+    model: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Decides(Protocol):
+    """A backend with a way of its own to choose: an endpoint, or one masked forward pass."""
+
+    async def decide(self, question: Question) -> Decision:
+        """Choose one of the options.
+
+        Raises:
+            BackendError: The backend failed.
+        """
+        ...

@@ -30,7 +30,10 @@ class ToolCall:
     id: str
     name: str
     arguments: Mapping[str, Json]
-    """Parsed arguments. An answer whose arguments do not parse never becomes a `ToolCall`."""
+    """Parsed arguments."""
+    malformed: str | None = None
+    """What the model wrote, where that is no JSON object; `arguments` is then empty and the call must not be run, but
+    answered with the fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,10 @@
 """Agents: tools, the run loop, its limits, its events and its records."""
 
 from agentdiff.agent.agent import Agent
+from agentdiff.agent.budgets import BudgetChoice, StepSettings
+from agentdiff.agent.context import RunContext
 from agentdiff.agent.events import (
+    Approval,
     CallRecord,
     Committed,
     Drafting,
@@ -14,25 +17,37 @@ from agentdiff.agent.events import (
     ToolFinished,
     ToolStarted,
 )
-from agentdiff.agent.limits import UsageLimits
+from agentdiff.agent.history import repaired
+from agentdiff.agent.journal import Journal, JournaledRun
+from agentdiff.agent.limits import Price, UsageLimits
 from agentdiff.agent.loading import load_tools
+from agentdiff.agent.state import RunState
 from agentdiff.agent.tools import Tool, tool
 
 __all__ = [
     "Agent",
+    "Approval",
+    "BudgetChoice",
     "CallRecord",
     "Committed",
     "Drafting",
+    "Journal",
+    "JournaledRun",
+    "Price",
+    "RunContext",
     "RunEvent",
     "RunFinished",
     "RunResult",
+    "RunState",
     "StepFinished",
     "StepRecord",
+    "StepSettings",
     "StepStarted",
     "Tool",
     "ToolFinished",
     "ToolStarted",
     "UsageLimits",
     "load_tools",
+    "repaired",
     "tool",
 ]

@@ -1,26 +1,314 @@
-"""The calls of one turn: unique ids, all at once, results in the order in which the model asked.
+"""The tool calls of a run: unique ids, all of a turn at once, results in the order of the calls.
 
-Whatever goes wrong in a tool goes back to the model as text; only cancellation ends a turn early.
+Whatever goes wrong in a tool goes back to the model as text. A call that waits for a person stops
+nothing beside it. `Caller.call` is the way of one call, whoever asks for it: the loop or a plan.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 from pydantic_core import to_jsonable_python
 
-from agentdiff.agent.events import CallRecord, RunEvent, ToolFinished, ToolStarted
+from agentdiff.agent.config import Emit, RunConfig, ToolHook
+from agentdiff.agent.context import RunContext
+from agentdiff.agent.events import Approval, CallRecord, ToolFinished, ToolStarted
+from agentdiff.agent.limits import Spending, inside
 from agentdiff.agent.tools import AnyTool
-from agentdiff.errors import ToolError, UnknownTool
+from agentdiff.errors import (
+    ApprovalRequired,
+    InvalidArguments,
+    LimitExceeded,
+    ModelRetry,
+    ToolError,
+    ToolFailed,
+    UnknownTool,
+)
 from agentdiff.messages import Json, Message, ToolCall, tool_result
-from agentdiff.telemetry import execute_tool
+from agentdiff.telemetry import ToolSpan, execute_tool
 
-Emit = Callable[[RunEvent], Awaitable[None]]
+_SHOWN_CHARS = 200
+"""Of what the model wrote in place of arguments, when it is told so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The calls of one turn, as far as they are done."""
+
+    calls: tuple[ToolCall, ...]
+    records: Mapping[int, CallRecord]
+    """By the place of the call; those that are done."""
+    pending: tuple[ToolCall, ...]
+    """Calls that wait for a person. Calls behind a `sequential` one of them are not begun."""
+
+
+class Caller:
+    """Runs the tool calls of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig[Any],
+        *,
+        spending: Spending,
+        emit: Emit | None,
+        context: Callable[[], RunContext[Any]],
+        approvals: Mapping[str, Approval],
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            config: The agent.
+            spending: Of the run.
+            emit: Takes the events; None where nobody watches.
+            context: The run as tools see it now.
+            approvals: What a person has said, by the id of the call.
+        """
+        self._config = config
+        self._spending = spending
+        self._emit = emit
+        self._context = context
+        self._approvals = approvals
+        self._again: Counter[str] = Counter()
+
+    async def turn(
+        self,
+        calls: Sequence[ToolCall],
+        *,
+        known: Callable[[int], CallRecord | None],
+        keep: Callable[[int, CallRecord], Awaitable[None]],
+    ) -> Turn:
+        """Run the calls of a turn at once.
+
+        A `sequential` tool runs alone: after the calls before it, and before those after it.
+
+        Args:
+            calls: With unique ids.
+            known: The record of a call that was done in an earlier life of the run.
+            keep: Called with each record as soon as it is there.
+
+        Raises:
+            Exception: What a tool raised, where the agent wants it to end the run.
+        """
+        records: dict[int, CallRecord] = {}
+        waiting: set[int] = set()
+
+        async def run(place: int) -> None:
+            call = calls[place]
+            record = known(place)
+            if record is None:
+                record = await self.call(call, keep=functools.partial(keep, place))
+            if record is None:
+                waiting.add(place)
+            else:
+                records[place] = record
+
+        for batch in _batches(calls, self._config.tools):
+            if len(batch) == 1:
+                await run(batch[0])
+            else:
+                await _all(run, batch)
+            if waiting and len(batch) == 1 and _is_sequential(calls[batch[0]], self._config.tools):
+                break
+        return Turn(
+            calls=tuple(calls),
+            records=records,
+            pending=tuple(calls[place] for place in sorted(waiting)),
+        )
+
+    async def call(
+        self, call: ToolCall, *, keep: Callable[[CallRecord], Awaitable[None]] | None = None
+    ) -> CallRecord | None:
+        """Run one call: approval, validation, hooks, timeout, span. None when it waits for a person.
+
+        Raises:
+            Exception: What the tool raised, where the agent wants it to end the run.
+        """
+        if self._emit is not None:
+            await self._emit(ToolStarted(call=call))
+        own = self._spending.part()
+        tool = self._config.tools.get(call.name)
+        started = time.perf_counter()
+        result: Json = None
+        problem: str | None = None
+        asks_again = False
+        approval = self._approvals.get(call.id)
+        with execute_tool(tool=call.name, call_id=call.id, arguments=call.arguments) as span:
+            try:
+                if tool is None:
+                    raise UnknownTool(call.name, known=tuple(self._config.tools))
+                with inside(own):
+                    asked = _Asked(self, call, approval, span)
+                    try:
+                        result = _as_json(await asked.run(tool))
+                    finally:
+                        approval = asked.approval
+            except _Waits:
+                span.waits()
+                return None
+            except Exception as error:
+                span.fail(error)
+                problem = self._told(call, error)
+                asks_again = isinstance(error, InvalidArguments | ModelRetry | UnknownTool)
+            record = CallRecord(
+                tool=call.name,
+                arguments=call.arguments,
+                result=result,
+                error=problem,
+                duration_s=time.perf_counter() - started,
+                call_id=call.id,
+                asks_again=asks_again,
+                approval=approval,
+                usage=own.usage,
+            )
+            span.returned(told(record))
+        if keep is not None:
+            await keep(record)
+        if self._emit is not None:
+            await self._emit(ToolFinished(call=call, record=record))
+        return record
+
+    def note(self, records: Iterable[CallRecord]) -> None:
+        """Count the calls of a turn that the model was told to make again.
+
+        Raises:
+            LimitExceeded: That was once too often in a row for one tool.
+        """
+        for record in records:
+            if not record.asks_again:
+                del self._again[record.tool]
+                continue
+            self._again[record.tool] += 1
+            tool = self._config.tools.get(record.tool)
+            limit = self._config.retries if tool is None or tool.retries is None else tool.retries
+            if self._again[record.tool] > limit:
+                raise LimitExceeded(
+                    f"retries of `{record.tool}` (the last: {record.error})",
+                    limit=limit,
+                    raise_with="retries=",
+                )
+
+    def context_of(self, call: ToolCall, approval: Approval | None) -> RunContext[Any]:
+        """The run as this call sees it."""
+        return replace(
+            self._context(),
+            call_id=call.id,
+            attempt=self._again[call.name] + 1,
+            is_approved=approval is True,
+        )
+
+    async def ask(self, call: ToolCall) -> Approval:
+        """What a person says to a call.
+
+        Raises:
+            _Waits: Nobody is there to say.
+        """
+        approve = self._config.approve
+        answer = None if approve is None else approve(call)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        if answer is None:
+            raise _Waits
+        return answer
+
+    @property
+    def hooks(self) -> tuple[ToolHook, ...]:
+        """The hooks of the agent, the first outermost."""
+        return self._config.tool_hooks
+
+    def _told(self, call: ToolCall, error: Exception) -> str:
+        how = self._config.on_tool_error
+        if isinstance(error, ToolError):
+            return str(error) or type(error).__name__  # written for the model
+        if how == "raise":
+            raise error
+        if how == "hide":
+            return "the tool failed"
+        return _explained(error) if how == "tell" else how(call, error)
+
+
+class _Waits(Exception):
+    """A call waits for a person."""
+
+
+class _Asked:
+    """One call on its way to the function, and what a person says to it."""
+
+    def __init__(
+        self, caller: Caller, call: ToolCall, approval: Approval | None, span: ToolSpan
+    ) -> None:
+        self.approval = approval
+        self._caller = caller
+        self._call = call
+        self._span = span
+
+    async def run(self, tool: AnyTool) -> Any:
+        call = self._call
+        if call.malformed is not None:
+            raise InvalidArguments(
+                f"the arguments of `{call.name}` are not a JSON object: {_shown(call.malformed)}"
+            )
+        if tool.approval is not False and self.approval is None:
+            tool.check(call.arguments)  # nobody is asked about a call that cannot run
+            if await tool.needs_approval(call.arguments):
+                self.approval = await self._caller.ask(call)
+        try:
+            return await self._approved(tool)
+        except ApprovalRequired:
+            if self.approval is not None:
+                raise
+            self.approval = await self._caller.ask(call)
+            return await self._approved(tool)
+
+    async def _approved(self, tool: AnyTool) -> Any:
+        approval = self.approval
+        if approval is not None:
+            self._span.approved(approval is True)
+            if approval is not True:
+                reason = f": {approval}" if approval else ""
+                raise ToolFailed(f"a person did not allow this call{reason}")
+        context = self._caller.context_of(self._call, approval)
+
+        async def run(call: ToolCall) -> Any:
+            return await tool.call(call.arguments, context)
+
+        way: Callable[[ToolCall], Awaitable[Any]] = run
+        for hook in reversed(self._caller.hooks):
+            way = functools.partial(_hooked, hook, context, way)
+        return await way(self._call)
+
+
+async def _hooked(
+    hook: ToolHook,
+    context: RunContext[Any],
+    way: Callable[[ToolCall], Awaitable[Any]],
+    call: ToolCall,
+) -> Any:
+    return await hook(context, call, way)
+
+
+async def _all(run: Callable[[int], Awaitable[None]], places: Iterable[int]) -> None:
+    """Run them at once. The first error cancels the others and is raised as it is."""
+    failures: list[Exception] = []
+
+    async def one(place: int) -> None:
+        try:
+            await run(place)
+        except Exception as error:
+            failures.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for place in places:
+            tasks.start_soon(one, place)
+    if failures:
+        raise failures[0]
 
 
 def with_unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, ...]:
@@ -37,82 +325,13 @@ def with_unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCal
     return tuple(unique)
 
 
-async def act(
-    calls: Sequence[ToolCall], tools: Mapping[str, AnyTool], emit: Emit
-) -> tuple[CallRecord, ...]:
-    """Run the calls of a turn at once.
-
-    A `sequential` tool runs alone: after the calls before it, and before those after it.
-    """
-    records: dict[str, CallRecord] = {}
-
-    async def run(call: ToolCall) -> None:
-        records[call.id] = await _run_call(call, tools, emit)
-
-    for batch in _batches(calls, tools):
-        if len(batch) == 1:
-            await run(batch[0])
-            continue
-        async with anyio.create_task_group() as tasks:
-            for call in batch:
-                tasks.start_soon(run, call)
-    return tuple(records[call.id] for call in calls)
-
-
 def answers(calls: Sequence[ToolCall], records: Sequence[CallRecord]) -> list[Message]:
     """What the model is told: one message for each call."""
-    return [tool_result(call, _told(record)) for call, record in zip(calls, records, strict=True)]
+    return [tool_result(call, told(record)) for call, record in zip(calls, records, strict=True)]
 
 
-def _batches(calls: Sequence[ToolCall], tools: Mapping[str, AnyTool]) -> Iterator[list[ToolCall]]:
-    batch: list[ToolCall] = []
-    for call in calls:
-        tool = tools.get(call.name)
-        if tool is None or not tool.sequential:
-            batch.append(call)
-            continue
-        if batch:
-            yield batch
-            batch = []
-        yield [call]
-    if batch:
-        yield batch
-
-
-async def _run_call(call: ToolCall, tools: Mapping[str, AnyTool], emit: Emit) -> CallRecord:
-    await emit(ToolStarted(call=call))
-    started = time.perf_counter()
-    result: Json = None
-    problem: str | None = None
-    with execute_tool(tool=call.name, call_id=call.id, arguments=call.arguments) as span:
-        try:
-            tool = tools.get(call.name)
-            if tool is None:
-                raise UnknownTool(call.name, known=tuple(tools))
-            result = _as_json(await tool.call(call.arguments))
-        except Exception as error:
-            span.fail(error)
-            problem = _explained(error)
-        record = CallRecord(
-            tool=call.name,
-            arguments=call.arguments,
-            result=result,
-            error=problem,
-            duration_s=time.perf_counter() - started,
-        )
-        span.returned(_told(record))
-    await emit(ToolFinished(call=call, record=record))
-    return record
-
-
-def _explained(error: Exception) -> str:
-    name, text = type(error).__name__, str(error)
-    if isinstance(error, ToolError) and text:
-        return text  # written for the model
-    return f"{name}: {text}" if text else name
-
-
-def _told(record: CallRecord) -> str:
+def told(record: CallRecord) -> str:
+    """What the model is told about a call."""
     if record.error is not None:
         return f"error: {record.error}"
     if isinstance(record.result, str):
@@ -120,8 +339,40 @@ def _told(record: CallRecord) -> str:
     return json.dumps(record.result, ensure_ascii=False, separators=(",", ":"))
 
 
+def _batches(calls: Sequence[ToolCall], tools: Mapping[str, AnyTool]) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for place, call in enumerate(calls):
+        if not _is_sequential(call, tools):
+            batch.append(place)
+            continue
+        if batch:
+            yield batch
+            batch = []
+        yield [place]
+    if batch:
+        yield batch
+
+
+def _is_sequential(call: ToolCall, tools: Mapping[str, AnyTool]) -> bool:
+    tool = tools.get(call.name)
+    return tool is not None and tool.sequential
+
+
+def _explained(error: Exception) -> str:
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
+
+
+def _shown(written: str) -> str:
+    if len(written) <= _SHOWN_CHARS:
+        return repr(written)
+    return f"{written[:_SHOWN_CHARS]!r}… ({len(written)} characters)"
+
+
 def _as_json(value: Any) -> Json:
     """The value as JSON; what JSON cannot carry as its `str`."""
+    if type(value) is str:
+        return value
     try:
         return to_jsonable_python(value, fallback=str)
     except ValueError:  # a circle, or bytes that are not text

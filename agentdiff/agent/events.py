@@ -7,11 +7,14 @@ in events.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from agentdiff.generation import Budget, Enforcement, FinishReason, Stats, StepKind
 from agentdiff.messages import Json, Message, ToolCall, Usage
+
+Approval: TypeAlias = bool | str
+"""What a person says to a call: yes, no, or no for a reason that the model is told."""
 
 OutputT_co = TypeVar("OutputT_co", covariant=True)
 
@@ -27,6 +30,14 @@ class CallRecord:
     error: str | None = None
     """Why it failed, as the model was told."""
     duration_s: float
+    call_id: str = ""
+    """Of the `ToolCall` that this record is of."""
+    asks_again: bool = False
+    """Whether the model was told to make the call again: wrong arguments, or `ModelRetry`."""
+    approval: Approval | None = None
+    """What a person said to it; None where nobody was asked."""
+    usage: Usage = field(default_factory=lambda: Usage(requests=0))
+    """Of runs that were made inside the call; part of the run's usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,10 @@ class StepRecord:
     enforcement: Enforcement
     model: str
     warnings: tuple[str, ...] = ()
+    predicted: Budget | None = None
+    """The budget of the first attempt."""
+    duration_s: float | None = None
+    """Seconds that its generation took, all attempts; its tool calls have their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +82,8 @@ class RunResult(Generic[OutputT_co]):
     steps: tuple[StepRecord, ...]
     model: str
     """The model that answered, by its own name."""
+    cost: float | None = None
+    """By the agent's `price`; a lower bound where a backend did not count, None where none did."""
     trace_id: str | None
     """32 hex digits; None when nothing is traced."""
 
@@ -78,6 +95,7 @@ class StepStarted:
     number: int
     kind: StepKind
     budget: Budget
+    """`Budget.off()` where none is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,20 @@
 """One generation of a run: its budget, its stream, and what happens when the budget cuts it.
 
-A generation that was cut is made once more with twice the room, unless the backend extends on its
-own up to the ceiling. What still is cut then has no text, so it reaches no parser and no history.
+A cut generation is extended by a backend that can, else continued by one that can, else made again
+with twice the room, as often as the agent allows. What still is cut then has no text, so it reaches
+no parser and no history. A budget that was given is a law: nothing goes beyond its ceiling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from agentdiff.agent.calls import Emit
-from agentdiff.agent.config import RunConfig
+from agentdiff.agent.budgets import BudgetChoice, given
+from agentdiff.agent.config import Emit, RunConfig
 from agentdiff.agent.events import Committed, Drafting, StepStarted
 from agentdiff.agent.limits import Spending
 from agentdiff.agent.output import OutputT
@@ -18,15 +22,19 @@ from agentdiff.errors import OutputInvalid, ProtocolError
 from agentdiff.generation import (
     Backend,
     Budget,
+    Capabilities,
     Commit,
     Draft,
     Request,
     Result,
+    Stats,
     StepKind,
+    check_allowed,
     finish,
 )
 from agentdiff.length import StepContext, cost_of, schema_bounds
-from agentdiff.messages import Json, Message, ToolSpec, Usage
+from agentdiff.messages import Json, Message, ToolSpec, Usage, assistant
+from agentdiff.telemetry import RunSpan
 
 _BYTES_PER_TOKEN = 4
 """For the length of the newest input, which only has to be told in the same way each time."""
@@ -43,6 +51,8 @@ class Ask:
     tools: tuple[ToolSpec, ...] = ()
     schema: Mapping[str, Json] | None = None
     """Of the output, where the reply must be the output."""
+    tool: str | None = None
+    """The tool whose arguments are the output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,87 +62,189 @@ class Generation:
     kind: StepKind
     result: Result
     """Of the last attempt."""
-    budget: Budget
-    """Of the last attempt."""
+    budget: Budget | None
+    """Of the last attempt; None where none was sent."""
+    predicted: Budget
+    """Of the first attempt."""
     usage: Usage
     """Of all attempts."""
+    requests: int
+    """Requests of the run: 1, and one for each that was cut and made again or continued."""
     attempts: int
+    """Calls of the backend, its own retries included."""
     warnings: tuple[str, ...]
     was_cut: bool
     """The budget's ceiling ended it and there is nothing whole in it; its text is gone."""
+    duration_s: float
 
 
 async def make_generation(
-    config: RunConfig[OutputT], ask: Ask, *, spending: Spending, emit: Emit
+    config: RunConfig[OutputT],
+    ask: Ask,
+    *,
+    spending: Spending,
+    emit: Emit | None,
+    budget: BudgetChoice | None = None,
+    span: RunSpan | None = None,
 ) -> Generation:
-    """Make a generation, twice if the budget cut the first attempt.
+    """Make a generation, more than once if its budget cut it.
+
+    Args:
+        config: The agent.
+        ask: What is wanted.
+        spending: Of the run; counts every attempt.
+        emit: Takes the events; None where nobody watches.
+        budget: What was given for this run.
+        span: Of the run; told about every cut.
 
     Raises:
         LimitExceeded: The limits have no room for it.
         BackendError: The backend failed.
     """
-    capabilities = config.backend.capabilities
-    context = _context(config, ask)
-    first = budget = config.predictor.predict(context, cost_of(capabilities))
-    usage = Usage(requests=0)
+    backend = config.backend_of(ask.kind)
+    check_allowed(backend)
+    capabilities = backend.capabilities
+    allowed = _given(config, ask, budget)
+    context = None
+    if allowed is None:
+        context = _context(config, ask, backend)
+        allowed = config.predictor.predict(context, cost_of(capabilities))
+    first = allowed
+    send = _with_hooks(config, backend, ask.number, emit)
+    usage, requests, attempts = Usage(requests=0), 0, 0
     warnings: tuple[str, ...] = ()
-    attempts = 0
+    written = ""
+    started = time.perf_counter()
     while True:
         spending.count_request()
-        await emit(StepStarted(number=ask.number, kind=ask.kind, budget=budget))
+        requests += 1
+        if emit is not None:
+            await emit(StepStarted(number=ask.number, kind=ask.kind, budget=allowed))
+            if written:
+                await emit(Committed(number=ask.number, text=written))
         request = Request(
             kind=ask.kind,
-            messages=ask.messages,
+            messages=(*ask.messages, assistant(written)) if written else ask.messages,
             tools=ask.tools,
             schema=ask.schema,
-            budget=budget,
-            sampling=config.sampling,
+            budget=None if allowed.is_off else allowed,
+            sampling=config.sampling_of(ask.kind),
             deadline_s=spending.left_s(),
         )
-        result = await _stream(config.backend, request, ask.number, emit)
-        spending.usage += result.usage
+        result = await send(request)
+        spending.add(result.usage, model=result.model)
         usage += result.usage
         attempts += result.stats.attempts
+        if written:
+            result = replace(result, text=written + result.text)
         was_cut = result.reason == "length" and not _is_whole(config, ask, result)
-        if not was_cut or capabilities.extends or attempts > result.stats.attempts:
+        if not was_cut:
             break
-        wider = 2 * budget.ceiling
-        warnings += (f"cut at {budget.ceiling} tokens; made again with {wider}",)
-        budget = Budget(target=wider, ceiling=wider, source=f"{budget.source}, doubled after a cut")
-    if result.usage.output_tokens is not None:
-        config.predictor.observe(
-            context, first, used=result.usage.output_tokens, truncated=result.reason == "length"
+        then = "fail"
+        if context is not None and requests <= config.cut_retries:
+            then = _recovery(capabilities, ask, result)
+        if span is not None:
+            used = result.usage.output_tokens
+            ceiling = None if allowed.is_off else allowed.ceiling
+            span.cut(step=ask.number, ceiling=ceiling, used=used, then=then)
+        if then == "fail":
+            break
+        if then == "continue":
+            written = result.text
+            warnings += (f"cut at {allowed.ceiling} tokens; continued",)
+            continue
+        wider = 2 * allowed.ceiling
+        warnings += (f"cut at {allowed.ceiling} tokens; made again with {wider}",)
+        allowed = Budget(
+            target=wider, ceiling=wider, source=f"{allowed.source}, doubled after a cut"
         )
+    used = usage.output_tokens if written else result.usage.output_tokens
+    if context is not None and used is not None:
+        config.predictor.observe(context, first, used=used, truncated=result.reason == "length")
     return Generation(
         kind=ask.kind,
         result=replace(result, text="") if was_cut else result,
-        budget=result.budget or budget,
+        budget=result.budget or (None if allowed.is_off else allowed),
+        predicted=first,
         usage=usage,
+        requests=requests,
         attempts=attempts,
         warnings=warnings + result.warnings,
         was_cut=was_cut,
+        duration_s=time.perf_counter() - started,
     )
 
 
-async def _stream(backend: Backend, request: Request, number: int, emit: Emit) -> Result:
+def _with_hooks(
+    config: RunConfig[OutputT], backend: Backend, number: int, emit: Emit | None
+) -> Callable[[Request], Awaitable[Result]]:
+    """The way of a request through the hooks, the first of them outermost."""
+
+    async def send(request: Request) -> Result:
+        return await _stream(backend, request, number, emit)
+
+    way: Callable[[Request], Awaitable[Result]] = send
+    for hook in reversed(config.model_hooks):
+        way = functools.partial(_hooked, hook, way)
+    return way
+
+
+async def _hooked(
+    hook: Callable[[Request, Callable[[Request], Awaitable[Result]]], Awaitable[Result]],
+    way: Callable[[Request], Awaitable[Result]],
+    request: Request,
+) -> Result:
+    return await hook(request, way)
+
+
+async def _stream(backend: Backend, request: Request, number: int, emit: Emit | None) -> Result:
     committed: list[str] = []
-    async with backend.stream(request) as events:
-        async for event in events:
-            if isinstance(event, Draft):
-                await emit(Drafting(number=number, text=event.text))
-            elif isinstance(event, Commit):
-                committed.append(event.text)
-                await emit(Committed(number=number, text=event.text))
-            else:
-                return finish(event, "".join(committed))
+    try:
+        async with backend.stream(request) as events:
+            async for event in events:
+                if isinstance(event, Commit):
+                    committed.append(event.text)
+                    if emit is not None:
+                        await emit(Committed(number=number, text=event.text))
+                elif isinstance(event, Draft):
+                    if emit is not None:
+                        await emit(Drafting(number=number, text=event.text))
+                else:
+                    return finish(event, "".join(committed))
+    except OutputInvalid as invalid:
+        return _invalid(invalid, "".join(committed), request)
     raise ProtocolError("the stream ended without `Finish`", backend=backend.name)
+
+
+def _invalid(invalid: OutputInvalid, committed: str, request: Request) -> Result:
+    """An output that the backend found invalid, for the run to show its faults and ask again."""
+    return Result(
+        text=invalid.text or committed,
+        tool_calls=(),
+        reason="stop",
+        usage=invalid.usage if isinstance(invalid.usage, Usage) else Usage(),
+        stats=Stats(),
+        enforcement="none",
+        budget=request.budget,
+        model="",
+        warnings=(str(invalid),),
+    )
+
+
+def _recovery(
+    capabilities: Capabilities, ask: Ask, result: Result
+) -> Literal["continue", "again", "fail"]:
+    """What to do about a reply that was cut. One that its backend has extended is at its most."""
+    if capabilities.continues and ask.schema is None and result.text:
+        return "continue"
+    return "fail" if capabilities.extends else "again"
 
 
 def _is_whole(config: RunConfig[OutputT], ask: Ask, result: Result) -> bool:
     """Whether a reply that ended at the ceiling says all: calls that parsed, or a valid output."""
     if result.tool_calls:
         return True
-    if ask.schema is None:
+    if ask.schema is None or ask.schema is not config.output.schema:
         return False
     try:
         config.output.parse(result.text)
@@ -141,7 +253,18 @@ def _is_whole(config: RunConfig[OutputT], ask: Ask, result: Result) -> bool:
     return True
 
 
-def _context(config: RunConfig[OutputT], ask: Ask) -> StepContext:
+def _given(config: RunConfig[OutputT], ask: Ask, budget: BudgetChoice | None) -> Budget | None:
+    settings = config.steps.get(ask.kind)
+    names = [spec.name for spec in ask.tools] if ask.tool is None else [ask.tool]
+    return given(
+        (budget, None if settings is None else settings.budget, config.budget),
+        kind=ask.kind,
+        tool=ask.tool,
+        of_tools=[config.tools[name].budget for name in names if name in config.tools],
+    )
+
+
+def _context(config: RunConfig[OutputT], ask: Ask, backend: Backend) -> StepContext:
     shortest, longest = 0, None
     if ask.schema is not None:
         bounds = schema_bounds(ask.schema)
@@ -152,7 +275,8 @@ def _context(config: RunConfig[OutputT], ask: Ask) -> StepContext:
     return StepContext(
         agent=config.agent,
         kind=ask.kind,
-        model=config.backend.capabilities.tokenizer or config.backend.name,
+        tool=ask.tool,
+        model=backend.capabilities.tokenizer or backend.name,
         schema_min=shortest,
         schema_max=longest,
         last_tokens=len(newest) // _BYTES_PER_TOKEN,

@@ -1,30 +1,65 @@
-"""How much one run may spend, and how much it has spent."""
+"""How much one run may spend, and how much it has spent.
+
+Runs nest: a tool may run another agent. What the inner run spends counts for the outer one too, and
+no run goes on past the deadline of the run that it is part of.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
-
-import anyio
+from typing import TypeAlias
 
 from agentdiff.errors import ConfigurationError, LimitExceeded
 from agentdiff.messages import Json, Message, ToolCall, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What tokens cost, for each million of them, in a currency of your choice."""
+
+    input: float
+    output: float
+
+    def __call__(self, model: str, usage: Usage) -> float | None:
+        """The price of a generation; None where the backend did not count its tokens."""
+        if usage.input_tokens is None and usage.output_tokens is None:
+            return None
+        read, written = usage.input_tokens or 0, usage.output_tokens or 0
+        return (self.input * read + self.output * written) / 1e6
+
+
+Pricing: TypeAlias = Callable[[str, Usage], float | None]
+"""The price of a generation by a model, None where it is not known; `Price` is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageLimits:
-    """Limits of one run; None is no limit. A run that reaches one ends with `LimitExceeded`."""
+    """Limits of one run, runs inside it included; None is no limit.
+
+    A run that reaches one ends with `LimitExceeded`. Tokens and cost are looked at before each
+    generation, so the last one may go beyond; what a backend does not count is not counted here.
+    """
 
     requests: int | None = 25
     """Generations, those made again after a cut included."""
     tool_calls: int | None = None
     """Tool calls. A turn that asks for more than are left runs none of its calls."""
+    input_tokens: int | None = None
+    """Tokens read."""
     output_tokens: int | None = None
-    """Tokens written; looked at before each generation, so the last one may go beyond. Where the
-    backend does not say how many there were, none are counted."""
+    """Tokens written."""
+    total_tokens: int | None = None
+    """Tokens read and written."""
+    cost: float | None = None
+    """What the tokens may cost, by the agent's `price`."""
     wall_s: float | None = None
-    """Seconds for the whole run; what is under way then is cancelled."""
+    """Seconds for the whole run; what is under way then is cancelled. A run that is resumed begins
+    to count anew."""
     identical_turns: int | None = 2
     """Turns in a row with the same calls, the same arguments and the same results that are run; one
     more ends the run. A result that changes is progress: this does not stop a tool that is polled.
@@ -40,29 +75,66 @@ class UsageLimits:
 
 
 class Spending:
-    """What a run has spent, held against its limits."""
+    """What a run has spent, held against its limits and those of the runs around it."""
 
-    def __init__(self, limits: UsageLimits) -> None:
+    def __init__(
+        self, limits: UsageLimits, *, price: Pricing | None = None, outer: Spending | None = None
+    ) -> None:
+        """Nothing is spent.
+
+        Args:
+            limits: Of this run alone.
+            price: Of its generations.
+            outer: The spending that this one is part of.
+
+        Raises:
+            ConfigurationError: There is a limit of cost and no price.
+        """
+        if limits.cost is not None and price is None:
+            raise ConfigurationError(
+                "`UsageLimits.cost` needs to know what tokens cost; give the agent a `price=`"
+            )
         self.limits = limits
         self.usage = Usage(requests=0)
-        self.deadline: float | None = None
-        """On anyio's clock; None without `wall_s`."""
+        self.cost: float | None = None
+        """What was spent as far as it is known."""
+        self._price = price
+        self._outer = outer
+        self._deadline = None if outer is None else outer._deadline
         self._requests = 0
         self._calls = 0
         self._written = ""
         self._told: list[str] = []
         self._identical = 0
 
+    def part(self) -> Spending:
+        """The spending of one part of the run, such as a tool call: counts, and has no limits."""
+        return Spending(_UNLIMITED, outer=self)
+
     def start_clock(self) -> None:
         """Begin to count the seconds."""
         if self.limits.wall_s is not None:
-            self.deadline = anyio.current_time() + self.limits.wall_s
+            own = time.monotonic() + self.limits.wall_s
+            self._deadline = own if self._deadline is None else min(self._deadline, own)
 
     def left_s(self) -> float | None:
         """Seconds left, more than 0; None without a limit."""
-        if self.deadline is None:
+        if self._deadline is None:
             return None
-        return max(self.deadline - anyio.current_time(), 0.001)
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def add(self, usage: Usage, *, model: str) -> None:
+        """Count what a generation used, here and in the runs around this one."""
+        cost = None if self._price is None else self._price(model, usage)
+        for each in self._chain():
+            each.usage += usage
+            if cost is not None:
+                each.cost = (each.cost or 0.0) + cost
 
     def count_request(self) -> None:
         """Count one generation that is about to be made.
@@ -70,13 +142,10 @@ class Spending:
         Raises:
             LimitExceeded: There is no room for it; it is not counted.
         """
-        limits = self.limits
-        if limits.requests is not None and self._requests >= limits.requests:
-            raise LimitExceeded("requests", limit=limits.requests)
-        written = self.usage.output_tokens or 0
-        if limits.output_tokens is not None and written >= limits.output_tokens:
-            raise LimitExceeded("output tokens", limit=limits.output_tokens)
-        self._requests += 1
+        for each in self._chain():
+            each._check_room()
+        for each in self._chain():
+            each._requests += 1
 
     def count_calls(self, calls: Sequence[ToolCall]) -> None:
         """Count the calls of a turn that are about to be run.
@@ -85,26 +154,76 @@ class Spending:
             LimitExceeded: There is no room for all of them, or they repeat what led to nothing new;
                 none is counted.
         """
+        for each in self._chain():
+            limit = each.limits.tool_calls
+            if limit is not None and each._calls + len(calls) > limit:
+                raise LimitExceeded("tool calls", limit=limit)
         limits = self.limits
-        if limits.tool_calls is not None and self._calls + len(calls) > limits.tool_calls:
-            raise LimitExceeded("tool calls", limit=limits.tool_calls)
-        identical = self._identical if _written(calls) == self._written else 0
-        if limits.identical_turns is not None and identical >= limits.identical_turns:
+        if (
+            limits.identical_turns is not None
+            and self._identical >= limits.identical_turns
+            and _written(calls) == self._written
+        ):
             names = ", ".join(dict.fromkeys(f"`{call.name}`" for call in calls))
             raise LimitExceeded(
                 f"identical turns (repeated calls of {names}, with the same results)",
                 limit=limits.identical_turns,
             )
-        self._calls += len(calls)
+        for each in self._chain():
+            each._calls += len(calls)
 
     def note_turn(self, calls: Sequence[ToolCall], told: Sequence[Message]) -> None:
         """Remember a turn and its results, to know it again."""
+        if self.limits.identical_turns is None:
+            return
         written, texts = _written(calls), [message.content for message in told]
         is_same = written == self._written and texts == self._told
         self._identical = self._identical + 1 if is_same else 1
         self._written, self._told = written, texts
 
+    def _chain(self) -> Iterator[Spending]:
+        each: Spending | None = self
+        while each is not None:
+            yield each
+            each = each._outer
+
+    def _check_room(self) -> None:
+        limits, usage = self.limits, self.usage
+        if limits is _UNLIMITED:
+            return
+        if limits.requests is not None and self._requests >= limits.requests:
+            raise LimitExceeded("requests", limit=limits.requests)
+        read, written = usage.input_tokens or 0, usage.output_tokens or 0
+        for what, limit, spent in (
+            ("input tokens", limits.input_tokens, read),
+            ("output tokens", limits.output_tokens, written),
+            ("tokens", limits.total_tokens, read + written),
+            ("cost", limits.cost, self.cost or 0.0),
+        ):
+            if limit is not None and spent >= limit:
+                raise LimitExceeded(what, limit=limit)
+
+
+_UNLIMITED = UsageLimits(requests=None, identical_turns=None)
+
+_around: ContextVar[Spending | None] = ContextVar("agentdiff_spending", default=None)
+
+
+def spending_around() -> Spending | None:
+    """The spending of the tool call that this code runs in, if it runs in one."""
+    return _around.get()
+
+
+@contextmanager
+def inside(spending: Spending) -> Generator[None]:
+    """Runs that begin in this block, in its tasks and its threads, are part of `spending`."""
+    token = _around.set(spending)
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
 
 def _written(calls: Sequence[ToolCall]) -> str:
-    pairs: Json = [[call.name, dict(call.arguments)] for call in calls]
+    pairs: Json = [[call.name, dict(call.arguments), call.malformed] for call in calls]
     return json.dumps(pairs, sort_keys=True, default=str)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from typing_extensions import TypeVar
 
 from agentdiff.agent.schemas import QuietJsonSchema, faults_of, tidy
 from agentdiff.errors import ConfigurationError, OutputInvalid
 from agentdiff.messages import Json
 
-OutputT = TypeVar("OutputT")
+OutputT = TypeVar("OutputT", default=str)
 
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 
@@ -21,7 +22,8 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 class Output(Generic[OutputT]):
     """What an agent's output must be.
 
-    `str` is free text; any other type that pydantic knows is JSON of its schema.
+    `str` is free text; any other type that pydantic knows is JSON of its schema. A union with `str`
+    in it is JSON too, and a reply that is not JSON is taken for the text.
     """
 
     def __init__(self, output_type: Any) -> None:
@@ -33,6 +35,7 @@ class Output(Generic[OutputT]):
         self.schema: Mapping[str, Json] | None = None
         """None for free text."""
         self._adapter: TypeAdapter[OutputT] | None = None
+        self._takes_text = str in get_args(output_type)
         if output_type is str:
             return
         try:
@@ -59,4 +62,6 @@ class Output(Generic[OutputT]):
         try:
             return self._adapter.validate_json(fenced[1] if fenced else text)
         except ValidationError as error:
+            if self._takes_text and error.errors()[0]["type"] == "json_invalid":
+                return cast("OutputT", text)
             raise OutputInvalid("the output is invalid: " + "; ".join(faults_of(error))) from error

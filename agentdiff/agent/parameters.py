@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
+from agentdiff.agent.context import is_context
 from agentdiff.agent.schemas import QuietJsonSchema, Schema, faults_of, tidy
 from agentdiff.errors import ConfigurationError, InvalidArguments
 from agentdiff.messages import Json
@@ -29,6 +30,8 @@ class Parameters:
     schema: Schema
     """JSON Schema of the arguments: a closed object, one property for each parameter, in the order
     of the signature."""
+    takes_context: bool
+    """Whether the first parameter is a `RunContext`, which no model fills."""
     _fields: dict[str, Parameter]
     _model: type[BaseModel]
 
@@ -71,8 +74,16 @@ def read_parameters(function: Callable[..., Any], *, tool: str) -> Parameters:
     described = describe_parameters(inspect.getdoc(function) or "")
     fields: dict[str, Parameter] = {}
     definitions: dict[str, Any] = {}
+    takes_context = False
     for number, parameter in enumerate(signature.parameters.values()):
         name = parameter.name
+        if is_context(hints.get(name)):
+            if number or parameter.kind is Parameter.KEYWORD_ONLY:
+                raise ConfigurationError(
+                    f"tool `{tool}`: `{name}` is a `RunContext`; make it the first parameter"
+                )
+            takes_context = True
+            continue
         if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
             raise ConfigurationError(
                 f"tool `{tool}` takes `{parameter}`, which a model cannot fill; name each parameter"
@@ -98,7 +109,26 @@ def read_parameters(function: Callable[..., Any], *, tool: str) -> Parameters:
         ) from error
     schema.setdefault("properties", {})
     schema.pop("description", None)
-    return Parameters(tool=tool, schema=schema, _fields=fields, _model=model)
+    return Parameters(
+        tool=tool, schema=schema, takes_context=takes_context, _fields=fields, _model=model
+    )
+
+
+def return_schema(function: Callable[..., Any]) -> Schema | None:
+    """JSON Schema of what a function returns; None where its hints do not say."""
+    try:
+        hint = _hints(function, "")["return"]
+        adapter: TypeAdapter[Any] = TypeAdapter(hint)
+        schema = adapter.json_schema(mode="serialization", schema_generator=QuietJsonSchema)
+    except (ConfigurationError, KeyError, PydanticUserError):
+        return None
+    return tidy(schema)
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter of a function is a `RunContext`."""
+    first = next(iter(inspect.signature(function).parameters), None)
+    return first is not None and is_context(_hints(function, "").get(first))
 
 
 def describe(docstring: str) -> str:

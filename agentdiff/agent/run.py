@@ -2,57 +2,69 @@
 
 One generation at a time, the calls of a turn at once. An output that is not what was asked for is
 shown its faults and repaired; then the run ends with `OutputInvalid`. An output that does not fit
-its budget ends it with `BudgetExceeded`, a model that finds no tool with `OutOfScope`. Nothing ends
-in an empty answer, and nothing loops without a limit.
+its budget ends it with `BudgetExceeded`, a model that finds no tool with `OutOfScope`, calls that
+wait for a person with `RunPaused`. Nothing ends in an empty answer, and nothing loops without a
+limit.
+
+A run that was paused or broken off goes on by the same loop: what its state holds is taken from
+there instead of being made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, NoReturn
+from typing import Any, Generic, NoReturn
 
 import anyio
 
-from agentdiff.agent.calls import Emit, act, answers, with_unique_ids
-from agentdiff.agent.config import RunConfig
+from agentdiff.agent.calls import Caller, answers, with_unique_ids
+from agentdiff.agent.config import Emit, RunConfig, Task
+from agentdiff.agent.context import RunContext
 from agentdiff.agent.events import CallRecord, RunFinished, RunResult, StepFinished, StepRecord
 from agentdiff.agent.generating import Ask, Generation, make_generation
-from agentdiff.agent.limits import Spending
+from agentdiff.agent.limits import Spending, spending_around
 from agentdiff.agent.output import OutputT
+from agentdiff.agent.state import RunState, place_of
 from agentdiff.errors import (
     AgentDiffError,
     BudgetExceeded,
     LimitExceeded,
+    ModelRetry,
     OutOfScope,
     OutputInvalid,
+    RunPaused,
     TimedOut,
 )
 from agentdiff.generation import Enforcement, StepKind
-from agentdiff.messages import Message, assistant, user
-from agentdiff.telemetry import invoke_agent
+from agentdiff.messages import Message, ToolCall, assistant, user
+from agentdiff.telemetry import RunSpan, invoke_agent
 
 
 async def run(
-    config: RunConfig[OutputT], prompt: str, *, before: Sequence[Message], emit: Emit
+    config: RunConfig[OutputT], task: Task, *, past: RunState | None = None, emit: Emit | None
 ) -> RunResult[OutputT]:
     """Run one request to its end. Emits every event; the last is `RunFinished`.
 
     Args:
         config: The agent.
-        prompt: What the user asks.
-        before: The conversation before the prompt, instructions included.
-        emit: Takes the events in order; the run waits for it.
+        task: What is to be done.
+        past: What an earlier life of this run has done.
+        emit: Takes the events in order, and the run waits for it; None where nobody watches.
 
     Raises:
         RunError: The run ended without an output.
         BackendError: The backend failed.
         ConfigurationError: The backend cannot do what was asked for.
+        StoreError: The journal cannot be written.
 
     Each of them carries the conversation, the usage and the steps so far.
     """
+    if past is None:
+        past = RunState(agent=config.agent, prompt=task.prompt, before=task.before)
+    if task.journal is not None:
+        past = await task.journal.begin(past)
     with invoke_agent(agent=config.agent, model=config.backend.name) as span:
-        this = _Run(config, [*before, user(prompt)], emit)
+        this = _Run(config, task, past, emit, span)
         try:
             output = await this.in_time()
         except AgentDiffError as error:
@@ -61,46 +73,92 @@ async def run(
             error.steps = tuple(this.steps)
             raise
         finally:
-            span.finish(this.spending.usage, len(this.steps))
+            this.report()
         result = RunResult(
             output=output,
             messages=tuple(this.messages),
-            new_messages=tuple(this.messages[len(before) :]),
+            new_messages=tuple(this.messages[len(past.before) :]),
             usage=this.spending.usage,
             steps=tuple(this.steps),
             model=this.steps[-1].model,
+            cost=this.spending.cost,
             trace_id=span.trace_id,
         )
-    await emit(RunFinished(result=result))
+    if task.journal is not None:
+        await task.journal.end()
+    if emit is not None:
+        await emit(RunFinished(result=result))
     return result
 
 
 class _Run(Generic[OutputT]):
     """One run: what was said, done and spent."""
 
-    def __init__(self, config: RunConfig[OutputT], messages: list[Message], emit: Emit) -> None:
-        self.messages = messages
+    def __init__(
+        self,
+        config: RunConfig[OutputT],
+        task: Task,
+        past: RunState,
+        emit: Emit | None,
+        span: RunSpan,
+    ) -> None:
+        self.messages: list[Message] = [*past.before, user(past.prompt)]
         self.steps: list[StepRecord] = []
-        self.spending = Spending(config.limits)
+        self.spending = Spending(
+            task.limits or config.limits, price=config.price, outer=spending_around()
+        )
         self._config = config
+        self._task = task
+        self._past = past
         self._emit = emit
-        self._specs = tuple(tool.spec for tool in config.tools.values())
-        self._call_ids = {call.id for message in messages for call in message.tool_calls}
+        self._span = span
+        self._generations: list[Generation] = []
+        self._calls: dict[str, CallRecord] = {}
+        self._call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        self._caller = Caller(
+            config,
+            spending=self.spending,
+            emit=emit,
+            context=self._context,
+            approvals=task.approvals or {},
+        )
 
     async def in_time(self) -> OutputT:
         """The loop, cancelled when the run's time is over."""
-        wall_s = self._config.limits.wall_s
+        wall_s = self.spending.limits.wall_s
         if wall_s is None:
             return await self._loop()
         self.spending.start_clock()
-        with anyio.move_on_after(wall_s) as scope:
+        with anyio.move_on_after(wall_s):
             try:
                 return await self._loop()
             except TimedOut as error:  # a backend that knows the deadline may notice it first
-                if anyio.current_time() < scope.deadline:
+                if not self.spending.is_late:
                     raise
                 raise LimitExceeded("seconds", limit=wall_s) from error
         raise LimitExceeded("seconds", limit=wall_s)
+
+    def report(self) -> None:
+        """Tell the span what the run came to, however it ended."""
+        made = self._generations
+        known = [
+            (each.result.usage.output_tokens, each.budget.target)
+            for each in made
+            if each.budget is not None and each.result.usage.output_tokens is not None
+        ]
+        self._span.finish(
+            self.spending.usage,
+            len(self.steps),
+            tool_calls=len(self._calls),
+            cost=self.spending.cost,
+            truncations=sum(each.requests - 1 + each.was_cut for each in made) or None,
+            budget_fill=sum(used for used, _ in known) / sum(target for _, target in known)
+            if known
+            else None,
+            resumed=min(len(self._past.generations), len(made)) or None,
+        )
+
+    # -- the loop ----
 
     async def _loop(self) -> OutputT:
         output = self._config.output
@@ -122,14 +180,15 @@ class _Run(Generic[OutputT]):
                 continue
             text = generation.result.text
             try:
-                value = output.parse(text)
-            except OutputInvalid as invalid:
+                value = await self._validated(output.parse(text))
+            except (OutputInvalid, ModelRetry) as fault:
+                invalid = fault if isinstance(fault, OutputInvalid) else OutputInvalid(str(fault))
                 await self._finish(generation)
-                if not must_answer and output.schema is not None:
+                if isinstance(fault, OutputInvalid) and not must_answer and output.schema:
                     must_answer, kind = True, "answer"
                     continue
                 if repairs_left == 0:
-                    raise
+                    raise invalid from fault
                 repairs_left -= 1
                 kind = "repair"
                 self._show_faults(text, invalid)
@@ -139,14 +198,32 @@ class _Run(Generic[OutputT]):
             return value
 
     async def _generate(self, kind: StepKind, *, must_answer: bool) -> Generation:
-        ask = Ask(
-            number=len(self.steps) + 1,
-            kind=kind,
-            messages=tuple(self.messages),
-            tools=() if must_answer else self._specs,
-            schema=self._config.output.schema if must_answer else None,
-        )
-        return await make_generation(self._config, ask, spending=self.spending, emit=self._emit)
+        number = len(self._generations)
+        if number < len(self._past.generations):
+            generation = self._past.generations[number]
+            for _ in range(generation.requests):
+                self.spending.count_request()
+            self.spending.add(generation.usage, model=generation.result.model)
+        else:
+            ask = Ask(
+                number=len(self.steps) + 1,
+                kind=kind,
+                messages=tuple(self.messages),
+                tools=() if must_answer else self._config.specs,
+                schema=self._config.output.schema if must_answer else None,
+            )
+            generation = await make_generation(
+                self._config,
+                ask,
+                spending=self.spending,
+                emit=self._emit,
+                budget=self._task.budget,
+                span=self._span,
+            )
+            if self._task.journal is not None:
+                await self._task.journal.keep_generation(number, generation)
+        self._generations.append(generation)
+        return generation
 
     async def _turn(self, generation: Generation) -> None:
         """Run the calls of a turn.
@@ -159,11 +236,62 @@ class _Run(Generic[OutputT]):
         except LimitExceeded:
             await self._finish(generation)
             raise
-        records = await act(calls, self._config.tools, self._emit)
+        number = len(self._generations) - 1
+
+        async def keep(place: int, record: CallRecord) -> None:
+            self._calls[place_of(number, place)] = record
+            if self._task.journal is not None:
+                await self._task.journal.keep_call(place_of(number, place), record)
+
+        turn = await self._caller.turn(
+            calls, known=lambda place: self._known(place_of(number, place)), keep=keep
+        )
+        if turn.pending:
+            self._pause(turn.pending)
+        records = tuple(turn.records[place] for place in range(len(calls)))
         told = answers(calls, records)
         self.spending.note_turn(calls, told)
         self.messages += [assistant(generation.result.text, tool_calls=calls), *told]
         await self._finish(generation, calls=records)
+        self._caller.note(records)
+
+    def _known(self, place: str) -> CallRecord | None:
+        record = self._past.calls.get(place)
+        if record is not None:
+            self._calls[place] = record
+            self.spending.add(record.usage, model="")
+        return record
+
+    def _pause(self, pending: tuple[ToolCall, ...]) -> NoReturn:
+        names = ", ".join(f"`{call.name}` ({call.id})" for call in pending)
+        raise RunPaused(
+            f"{len(pending)} tool call(s) wait for approval: {names};"
+            " go on with `agent.resume(error.state, approvals={id: True})`",
+            state=replace(
+                self._past,
+                generations=tuple(self._generations),
+                calls=dict(self._calls),
+                pending=pending,
+            ),
+            pending=pending,
+        )
+
+    # -- its parts ----
+
+    def _context(self) -> RunContext[Any]:
+        return RunContext(
+            deps=self._task.deps,
+            agent=self._config.agent,
+            step=len(self.steps) + 1,
+            messages=tuple(self.messages),
+            usage=self.spending.usage,
+            _left_s=self.spending.left_s,
+        )
+
+    async def _validated(self, value: OutputT) -> OutputT:
+        for validator in self._config.validators:
+            value = await validator(self._context(), value)
+        return value
 
     async def _finish(
         self,
@@ -186,9 +314,12 @@ class _Run(Generic[OutputT]):
             enforcement=self._enforcement(generation) if is_output else result.enforcement,
             model=result.model,
             warnings=generation.warnings,
+            predicted=generation.predicted,
+            duration_s=generation.duration_s,
         )
         self.steps.append(record)
-        await self._emit(StepFinished(record=record))
+        if self._emit is not None:
+            await self._emit(StepFinished(record=record))
 
     def _enforcement(self, generation: Generation) -> Enforcement:
         """What held for the output: our own validation at least."""
@@ -213,8 +344,16 @@ class _Run(Generic[OutputT]):
 
 def _too_long(generation: Generation) -> NoReturn:
     budget, used = generation.budget, generation.result.usage.output_tokens
+    numbers = (
+        "none was sent"
+        if budget is None
+        else (f"target {budget.target}, ceiling {budget.ceiling}, from {budget.source}")
+    )
     raise BudgetExceeded(
-        f"the {generation.kind} step did not fit its budget (target {budget.target}, ceiling"
-        f" {budget.ceiling}, from {budget.source}; used {'unknown' if used is None else used}):"
-        " ask for less in one step, or give the predictor a higher `ceiling`"
+        f"the {generation.kind} step did not fit its budget ({numbers};"
+        f" used {'unknown' if used is None else used}):"
+        " ask for less in one step, or give the predictor a higher `ceiling`",
+        predicted=None if generation.predicted.is_off else generation.predicted.target,
+        allocated=None if budget is None else budget.ceiling,
+        used=used,
     )

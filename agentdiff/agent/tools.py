@@ -5,22 +5,39 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import anyio
 import anyio.to_thread
 
-from agentdiff.agent.parameters import Parameters, describe, read_parameters
+from agentdiff.agent.context import RunContext
+from agentdiff.agent.parameters import describe, read_parameters, return_schema
 from agentdiff.agent.schemas import Schema
 from agentdiff.errors import ConfigurationError, ToolFailed
+from agentdiff.generation import Budget
 from agentdiff.messages import Json, ToolSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+NeedsApproval: TypeAlias = bool | Callable[[Mapping[str, Json]], bool | Awaitable[bool]]
+"""Whether a person has to approve a call; a function, async or not, decides by the arguments."""
+
+
+class Arguments(Protocol):
+    """The arguments that a tool takes: `Parameters` of a function, or a bare JSON Schema."""
+
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def takes_context(self) -> bool: ...
+    def bind(self, arguments: Mapping[str, Json]) -> tuple[list[Any], dict[str, Any]]:
+        """Validate arguments and lay them out as `(args, kwargs)`, or raise `InvalidArguments`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +50,29 @@ class Tool(Generic[P, R]):
     function: Callable[P, R]
     name: str
     description: str
-    timeout_s: float | None
+    timeout_s: float | None = None
     """Seconds for one call, None for no limit."""
-    sequential: bool
+    sequential: bool = False
     """Whether it runs alone: calls before it end first, calls after it wait."""
-    grounded: bool
+    grounded: bool = False
     """Whether free string arguments must be spans of the conversation."""
-    _parameters: Parameters
+    approval: NeedsApproval = False
+    """Whether a person has to say yes before a call runs."""
+    retries: int | None = None
+    """How often in a row the model may be told to make a call again; None takes the agent's."""
+    budget: Budget | None = None
+    """For generations that write a call of this tool; None leaves it to the agent."""
+    _parameters: Arguments
 
     @property
     def parameters(self) -> Schema:
         """JSON Schema of the arguments."""
         return self._parameters.schema
+
+    @property
+    def returns(self) -> Schema | None:
+        """JSON Schema of the result; None where the function does not say."""
+        return return_schema(self.function)
 
     @property
     def spec(self) -> ToolSpec:
@@ -60,29 +88,53 @@ class Tool(Generic[P, R]):
         """Call the function itself: no validation, no timeout."""
         return self.function(*args, **kwargs)
 
-    async def call(self, arguments: Mapping[str, Json]) -> Any:
+    async def call(
+        self, arguments: Mapping[str, Json], context: RunContext[Any] | None = None
+    ) -> Any:
         """Validate a model's arguments and run the function; a sync function runs in a thread.
 
         A thread cannot be stopped. A cancelled call of a sync function waits for its end, so that
         nothing goes on unseen; with `timeout_s` it is left to itself instead.
 
+        Args:
+            arguments: What the model wrote, parsed.
+            context: For a function that takes one.
+
         Raises:
             InvalidArguments: The arguments do not satisfy the schema; the function was not called.
             ToolFailed: The call took longer than `timeout_s`.
+            ConfigurationError: The function takes a context and none was given.
             Exception: Whatever the function raises.
         """
         args, kwargs = self._parameters.bind(arguments)
+        if self._parameters.takes_context:
+            if context is None:
+                raise ConfigurationError(f"`{self.name}` takes a `RunContext`: call it in a run")
+            args.insert(0, context)
+        if self.timeout_s is None:
+            return await self._run(args, kwargs)
         with anyio.move_on_after(self.timeout_s):
             return await self._run(args, kwargs)
         raise ToolFailed(f"`{self.name}` took longer than {self.timeout_s:g} s and was stopped")
 
+    def check(self, arguments: Mapping[str, Json]) -> None:
+        """Pass when a call with these arguments could run; else `InvalidArguments`."""
+        self._parameters.bind(arguments)
+
+    async def needs_approval(self, arguments: Mapping[str, Json]) -> bool:
+        """Whether a call with these arguments waits for a person."""
+        if isinstance(self.approval, bool):
+            return self.approval
+        needs = self.approval(arguments)
+        return await needs if inspect.isawaitable(needs) else needs
+
     async def _run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        call = functools.partial(self.function, *args, **kwargs)
         if _is_async(self.function):
-            value: Any = call()
+            value: Any = cast("AnyTool", self).function(*args, **kwargs)
         else:
             value = await anyio.to_thread.run_sync(
-                call, abandon_on_cancel=self.timeout_s is not None
+                functools.partial(self.function, *args, **kwargs),
+                abandon_on_cancel=self.timeout_s is not None,
             )
         return await value if inspect.isawaitable(value) else value
 
@@ -100,6 +152,9 @@ def tool(
     timeout_s: float | None = None,
     sequential: bool = False,
     grounded: bool = False,
+    approval: NeedsApproval = False,
+    retries: int | None = None,
+    budget: int | Budget | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -110,12 +165,15 @@ def tool(
     timeout_s: float | None = None,
     sequential: bool = False,
     grounded: bool = False,
+    approval: NeedsApproval = False,
+    retries: int | None = None,
+    budget: int | Budget | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async.
 
     Its type hints and defaults become the JSON Schema of the arguments, the first paragraph of its
     docstring the description, the `Args:` section (Google style) the descriptions of the
-    parameters.
+    parameters. A first parameter of type `RunContext` is given the run, and no model sees it.
 
     Args:
         function: The function; each parameter has a type hint.
@@ -125,6 +183,11 @@ def tool(
         sequential: Run it alone when a model asks for several calls at once.
         grounded: Free string arguments must be spans of the conversation (where the backend
             enforces in the block).
+        approval: Whether a person has to approve each call, or a function of the arguments that
+            says so.
+        retries: How often in a row the model may be told to make a call of this tool again (wrong
+            arguments, `ModelRetry`) before the run ends; None takes what the agent says.
+        budget: Tokens for a generation that writes a call of this tool.
 
     Raises:
         ConfigurationError: The function cannot be a tool; says which parameter and why.
@@ -132,14 +195,14 @@ def tool(
 
     def make(function: Callable[P, R]) -> Tool[P, R]:
         named = name or getattr(function, "__name__", type(function).__name__)
-        if not _NAME.fullmatch(named):
-            raise ConfigurationError(
-                f"a tool's name is 1 to 64 letters, digits, `_` or `-`, got {named!r};"
-                " give one: `@tool(name=...)`"
-            )
+        check_name(named)
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigurationError(
                 f"tool `{named}`: `timeout_s` must be positive, got {timeout_s!r}"
+            )
+        if retries is not None and retries < 0:
+            raise ConfigurationError(
+                f"tool `{named}`: `retries` must not be negative, got {retries!r}"
             )
         return Tool(
             function=function,
@@ -150,10 +213,26 @@ def tool(
             timeout_s=timeout_s,
             sequential=sequential,
             grounded=grounded,
-            _parameters=read_parameters(function, tool=named),
+            approval=approval,
+            retries=retries,
+            budget=Budget(target=budget, ceiling=budget) if isinstance(budget, int) else budget,
+            _parameters=cast("Arguments", read_parameters(function, tool=named)),
         )
 
     return make if function is None else make(function)
+
+
+def check_name(name: str) -> None:
+    """Pass when a model can say this name.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a tool's name is 1 to 64 letters, digits, `_` or `-`, got {name!r};"
+            " give one: `@tool(name=...)`"
+        )
 
 
 def as_tool(value: object) -> AnyTool:
@@ -169,7 +248,7 @@ def as_tool(value: object) -> AnyTool:
     raise ConfigurationError(f"a tool is a `Tool` or a function, got {value!r}")
 
 
-def by_name(tools: list[AnyTool]) -> dict[str, AnyTool]:
+def by_name(tools: Sequence[AnyTool]) -> dict[str, AnyTool]:
     """The tools by their names.
 
     Raises:

@@ -95,6 +95,21 @@ WARNINGS = _same("agentdiff.warnings")
 CANCELLED = _same("agentdiff.cancelled")
 STEPS = _same("agentdiff.steps")
 REQUESTS = _same("agentdiff.requests")
+TOOL_CALLS = _same("agentdiff.tool_calls")
+COST = _same("agentdiff.cost")
+TRUNCATIONS = _same("agentdiff.truncations")
+"""Generations of the run that their budget cut, those that were made again included."""
+RUN_BUDGET_FILL = _same("agentdiff.run.budget.fill")
+"""Tokens written divided by tokens expected, over all generations whose budget is known."""
+RESUMED = _same("agentdiff.resumed")
+"""Generations that an earlier life of the run had made."""
+APPROVAL = _same("agentdiff.approval")
+"""Of a tool call: `approved`, `denied`, or `waiting` when the run paused for it."""
+TOOL_ATTEMPT = _same("agentdiff.tool.attempt")
+"""From 2, where the model was told to make the call again."""
+NUMBER = _same("agentdiff.number")
+"""Of a step."""
+TOKEN_TYPE = _same("gen_ai.token.type")
 
 PROVIDERS: Mapping[str, str] = {
     "embedded": "agentdiff.embedded",

@@ -62,8 +62,20 @@ class RunSpan:
         )
         """The trace's id in 32 hex digits, or None where nothing records this run."""
 
-    def finish(self, usage: Usage, steps: int) -> None:
+    def finish(
+        self,
+        usage: Usage,
+        steps: int,
+        *,
+        tool_calls: int | None = None,
+        cost: float | None = None,
+        truncations: int | None = None,
+        budget_fill: float | None = None,
+        resumed: int | None = None,
+    ) -> None:
         """Record what the run used and how many steps it took, also when it ends in an error."""
+        if not self._span.is_recording():
+            return
         self._span.set_attributes(
             names.spelled(
                 {
@@ -72,9 +84,26 @@ class RunSpan:
                     names.REASONING_TOKENS: usage.reasoning_tokens,
                     names.REQUESTS: usage.requests,
                     names.STEPS: steps,
+                    names.TOOL_CALLS: tool_calls,
+                    names.COST: cost,
+                    names.TRUNCATIONS: truncations,
+                    names.RUN_BUDGET_FILL: budget_fill,
+                    names.RESUMED: resumed,
                 }
             )
         )
+
+    def cut(self, *, step: int, ceiling: int | None, used: int | None, then: str) -> None:
+        """Note that a budget cut a generation, and what is done about it: `again`, `continue`, `fail`."""
+        if self._span.is_recording():
+            attributes: Mapping[names.Name, names.AttributeValue | None] = {
+                names.NUMBER: step,
+                names.BUDGET_CEILING: ceiling,
+                names.BUDGET_USED: used,
+            }
+            self._span.add_event(
+                "agentdiff.truncation", {"agentdiff.then": then, **names.spelled(attributes)}
+            )
 
 
 class ToolSpan:
@@ -86,8 +115,27 @@ class ToolSpan:
         self._span = span
 
     def fail(self, error: BaseException) -> None:
-        """Mark the call as failed. An error that leaves the block does so by itself."""
+        """Mark the call as failed. An error that leaves the block does so by itself.
+
+        The whole error, message and traceback, is written only if content capture is on.
+        """
         fail(self._span, error)
+        if self._span.is_recording() and names.captures_content():
+            self._span.record_exception(error)
+
+    def approved(self, is_approved: bool) -> None:
+        """Note what a person said to the call."""
+        self._span.set_attributes(
+            names.spelled({names.APPROVAL: "approved" if is_approved else "denied"})
+        )
+
+    def waits(self) -> None:
+        """Note that the run pauses until a person has said something to the call."""
+        self._span.set_attributes(names.spelled({names.APPROVAL: "waiting"}))
+
+    def again(self, attempt: int) -> None:
+        """Note that the model was told to make this call again; `attempt` is from 2."""
+        self._span.set_attributes(names.spelled({names.TOOL_ATTEMPT: attempt}))
 
     def returned(self, result: str) -> None:
         """What the model is told; written only if content capture is on."""
