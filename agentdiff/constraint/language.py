@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count as numbers
 from threading import RLock
@@ -307,7 +308,7 @@ class Text:
 
 def matches(pattern: Pattern, text: str) -> bool:
     """Whether a string is one that a pattern takes, as narrowly as the compiled pattern does."""
-    language = Language((pattern,), (), 0, RAW)
+    language = _of_pattern(pattern)
     states = language.start[0]
     for c in text:
         letter = language.alphabet.letter(c)
@@ -316,3 +317,8 @@ def matches(pattern: Pattern, text: str) -> bool:
             return False
         states = way.target
     return language.accepts(states)
+
+
+@lru_cache(maxsize=64)
+def _of_pattern(pattern: Pattern) -> Language:
+    return Language((pattern,), (), 0, RAW)
