@@ -1,6 +1,6 @@
 """Strings that must be spans of given texts.
 
-A span begins and ends at a word boundary, neither begins nor ends with white space, and holds no
+A span begins and ends between words (`_may_cut`), neither begins nor ends with white space, and holds no
 control character. Its automaton has one node per position in a text, made when a prefix first
 reaches it: the determinised state is the set of positions where a prefix occurs, so long texts cost
 only what is looked at.
@@ -111,7 +111,7 @@ class _Text:
         """Positions of the characters that no span may hold."""
         size = len(text)
         spellings = {c: _spell(c) for c in set(text)}
-        joined = [c == "_" or c.isalnum() for c in text]
+        cuts = [_may_cut(text, i) for i in range(size + 1)]
         for i, c in enumerate(text):
             spelled = spellings[c]
             self.spelled.append(spelled)
@@ -121,9 +121,9 @@ class _Text:
                 continue
             if c.isspace():
                 continue
-            if i == 0 or not (joined[i - 1] and joined[i]):
+            if cuts[i]:
                 self.starts.append(i)
-            if i + 1 == size or not (joined[i] and joined[i + 1]):
+            if cuts[i + 1]:
                 self.ends.append(i + 1)
         self.breaks.append(size)
         self.end_set = frozenset(self.ends)
@@ -215,6 +215,37 @@ class _Spans:
     def _behind_first_byte(self, k: int, position: int, count: int) -> Node:
         """In the character at a position, which is the one after `count` of the span."""
         return literal(self._texts[k].spelled[position][1:], self._node(k, position + 1, count + 1))
+
+
+_GLUE = frozenset("-/'’.@&+:,")
+
+
+def _may_cut(text: str, position: int) -> bool:
+    """Whether a span may begin or end at a position: not inside a word, nor inside what is written as one.
+
+    `o'clock`, `7:30`, `a@b.org` and `notes.txt` stay whole. A colon or a comma binds digits only, and a possessive `'s`
+    comes off.
+    """
+    before, behind = text[max(position - 2, 0) : position], text[position : position + 2]
+    if not before or not behind:
+        return True
+    if _is_word(before[-1]) and _is_word(behind[0]):
+        return False
+    if behind[0] in _GLUE and len(behind) == 2:
+        left, glue, right = before[-1], behind[0], behind[1]
+        if glue in "'’" and right == "s" and not _is_word(text[position + 2 : position + 3]):
+            return True
+    elif before[-1] in _GLUE and len(before) == 2:
+        left, glue, right = before[0], before[1], behind[0]
+    else:
+        return True
+    if glue in ":,":
+        return not (left.isdigit() and right.isdigit())
+    return not (_is_word(left) and _is_word(right))
+
+
+def _is_word(character: str) -> bool:
+    return character == "_" or character.isalnum()
 
 
 def _spell(character: str) -> bytes:
