@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
+from math import ceil, floor
 
 from agentdiff.constraint.automaton import NOWHERE, Node, byte_range, choice, literal
+from agentdiff.constraint.multiples import Multiples
 
 DIGITS = 15
 """Digits of a number, before and behind the point together."""
@@ -30,7 +33,14 @@ class Bound:
     """Whether the value itself is left out."""
 
 
-def number(lowest: Bound | None, highest: Bound | None, *, whole: bool, after: Node) -> Node:
+def number(
+    lowest: Bound | None,
+    highest: Bound | None,
+    *,
+    whole: bool,
+    after: Node,
+    multiple_of: Decimal | None = None,
+) -> Node:
     """Return a node that takes a number, then goes on; NOWHERE when there is none.
 
     Args:
@@ -38,9 +48,13 @@ def number(lowest: Bound | None, highest: Bound | None, *, whole: bool, after: N
         highest: None for no upper bound.
         whole: Whether only integers are taken; otherwise a point and digits may follow.
         after: What follows.
+        multiple_of: What divides the number, above 0; None for anything. A multiple has no more
+            digits behind the point than this has.
     """
     if after.is_dead:
         return NOWHERE
+    if multiple_of is not None:
+        return _multiple(lowest, highest, multiple_of, whole=whole, after=after)
     zero, limit = Bound(Decimal(0)), Bound(_LIMIT, is_open=True)
     ways: list[Node] = []
     if highest is None or highest.value >= 0:
@@ -54,6 +68,41 @@ def number(lowest: Bound | None, highest: Bound | None, *, whole: bool, after: N
         high = limit if lowest is None else Bound(lowest.value.copy_negate(), lowest.is_open)
         ways.append(literal(b"-", _Magnitudes(low, high, whole, after).start()))
     return choice(ways)
+
+
+def _multiple(
+    lowest: Bound | None, highest: Bound | None, step: Decimal, *, whole: bool, after: Node
+) -> Node:
+    step = step.normalize()
+    places = max(0, -int(step.as_tuple().exponent))
+    scaled = int(step.scaleb(places))
+    if whole:  # the multiples that are integers
+        scaled, places = Fraction(step).numerator, 0
+    scale = Decimal(10) ** places
+    limit = 10**DIGITS - 1
+    # In steps of 10^-places, inward: from low to high, both closed.
+    low = -limit if lowest is None else _inward(lowest, scale, 1, limit)
+    high = limit if highest is None else _inward(highest, scale, -1, limit)
+
+    def magnitudes(low: int, high: int) -> Node:
+        multiples = Multiples(low, high, scaled, places=places, digits=DIGITS, after=after)
+        return multiples.start() if low <= high else NOWHERE
+
+    return choice(
+        [
+            magnitudes(max(low, 0), high),
+            literal(b"-", magnitudes(max(-high, 1), -low)),
+        ]
+    )
+
+
+def _inward(bound: Bound, scale: Decimal, sign: int, limit: int) -> int:
+    """A bound in steps of 1 / scale, pulled in to a whole one; no further out than the limit."""
+    exact = Fraction(bound.value) * Fraction(scale)
+    whole = ceil(exact) if sign > 0 else floor(exact)
+    if bound.is_open and whole == exact:
+        whole += sign
+    return max(whole, -limit) if sign > 0 else min(whole, limit)
 
 
 class _Magnitudes:
