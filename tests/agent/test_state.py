@@ -1,10 +1,6 @@
 """Runs that stop and go on: paused for a person, or killed at any point and resumed from a journal."""
 
-import json
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +16,7 @@ from agentdiff.errors import (
 )
 from agentdiff.messages import Usage
 from tests.agent.doubles import Double, Reply, calls, says
-from tests.agent.journaled_run import CALLS
+from tests.agent.journaled_run import check, run_with_kills
 
 
 @tool(approval=True)
@@ -221,30 +217,7 @@ def test_an_id_is_not_empty(journal: Journal) -> None:
         journal.run("")
 
 
-def run_killed_after(folder: Path, seconds: float) -> None:
-    """Start the run in a process of its own, and kill it after a while unless it has ended."""
-    command = [sys.executable, "-m", "tests.agent.journaled_run", folder]
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # the imports are done, the run begins
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-
-
 def test_a_run_of_twenty_steps_that_is_killed_again_and_again_repeats_nothing(tmp_path) -> None:
-    """`tests/benchmarks/agent_overhead.py --crashes` does the same 200 times."""
-    chance = random.Random(7)
-    kills = 0
-    while not (tmp_path / "output").exists():
-        run_killed_after(tmp_path, 30 if kills > 5 else chance.uniform(0.001, 0.05))
-        kills += 1
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    finished = [n for what, n in lines if what == "finished"]
-    assert finished == list(range(CALLS))
-    for at, (what, n) in enumerate(lines):
-        assert what == "finished" or ["finished", n] not in lines[:at], "ran again after its end"
-    assert (tmp_path / "output").read_text() == "done after " + ", ".join(map(str, range(CALLS)))
+    """`tests/benchmarks/agent_crashes.py` does the same many more times."""
+    assert run_with_kills(tmp_path, chance=random.Random(7), kills=3) > 0
+    check(tmp_path)
