@@ -345,7 +345,7 @@ class LocalBackend:
                 confidence=stats.confidence,
             ),
         )
-        if output.reason == "length":
+        if output.finish == "length":
             return finish
         if job.schema is not None:
             self._validate(text, job.schema)

@@ -1,15 +1,17 @@
 """The decode engine: token ids in, token ids out.
 
 It knows tensors, blocks, caches and (through `constraint`) grammars. It knows no text, no messages, no HTTP, no spans,
-so it stands alone: `load` a checkpoint folder, `add` prompts, `step` until they are done.
+so it stands alone: load a checkpoint, `add` prompts, `step` until they are done.
 
-Shapes everywhere: B batch, L block, S cached prefix, V vocabulary, H heads, D head dim.
+Shapes everywhere: B batch, T new positions, L block, S cached positions, V vocabulary, H heads, D head dim, E width.
 """
 
-from agentdiff.engine.engine import Engine, Update
-from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits, Prefix
+from agentdiff.engine.engine import Engine
+from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits
 from agentdiff.engine.load import load_family
+from agentdiff.engine.outcome import Update
 from agentdiff.engine.params import DecodeOutput, DecodeParams, DecodeStats
+from agentdiff.engine.revise import Edit, Revision, Revoke
 from agentdiff.engine.unmask import (
     EarlyCommit,
     EntropyBound,
@@ -26,13 +28,15 @@ __all__ = [
     "DecodeParams",
     "DecodeStats",
     "EarlyCommit",
+    "Edit",
     "Engine",
     "EntropyBound",
     "Factor",
     "Family",
     "FamilyTraits",
-    "Prefix",
     "Quota",
+    "Revision",
+    "Revoke",
     "Threshold",
     "UnmaskPolicy",
     "Update",

@@ -1,7 +1,7 @@
-"""The exact block cache: keys and values of everything that is final, one value per sequence.
+"""Keys and values of many sequences in one padded batch.
 
-In a block-causal model a finished block never sees what follows it, so its keys and values are computed once and kept
-(exact: cached equals uncached). A prefix is never changed in place; appending a block makes a new one.
+A sequence is a row; what is final of it stands in the row's first columns, column n holding position n. A pass reads
+the rows as they lie, so nothing is copied or padded again from step to step; only appending writes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -23,44 +24,126 @@ class LayerKV(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
-    """Everything final of one sequence, as the model needs it (B = 1 in every tensor)."""
+class Copy:
+    """Columns of one pass that are to be kept."""
 
-    layers: tuple[LayerKV, ...]
-    length: int
-    """S: positions held."""
-    extra: tuple[Tensor, ...] = ()
-    """What a family keeps beside keys and values (the router: pointer keys [1, P, E] and prompt ids [1, P])."""
-
-
-def extend(prefix: Prefix, layers: Sequence[LayerKV]) -> Prefix:
-    """`prefix` followed by one more block; the given prefix is not changed."""
-    joined = tuple(
-        LayerKV(torch.cat([old.keys, new.keys], 2), torch.cat([old.values, new.values], 2))
-        for old, new in zip(prefix.layers, layers, strict=True)
-    )
-    return Prefix(joined, prefix.length + layers[0].keys.shape[2], prefix.extra)
+    row: int
+    """Where they go."""
+    source: int
+    """Their row in the pass."""
+    first: int
+    """Their first column in the pass."""
+    count: int
+    at: int
+    """The column of the row where they begin; the row then ends behind them."""
 
 
-def stack(prefixes: Sequence[Prefix]) -> tuple[tuple[LayerKV, ...], Tensor]:
-    """Prefixes of different lengths as one batch, padded on the right.
+class KVBuffer:
+    """A growing batch of rows [R, H, C, D] for each layer. Rows in use are always the first ones."""
 
-    Returns layers of [B, H, S, D] and [B, S] bool, false on padding.
-    """
-    longest = max(prefix.length for prefix in prefixes)
-    if len(prefixes) == 1:  # nothing to pad, so nothing to copy
-        layers = prefixes[0].layers
-        return layers, torch.ones(1, longest, dtype=torch.bool, device=layers[0].keys.device)
+    def __init__(self) -> None:
+        self._layers: list[LayerKV] = []
+        self._capacity = (0, 0)
+        self.lengths: list[int] = []
+        """Columns that each row in use holds."""
 
-    def padded(tensor: Tensor) -> Tensor:
-        return F.pad(tensor, (0, 0, 0, longest - tensor.shape[2]))
+    @property
+    def bytes_per_position(self) -> int:
+        """Of one column of one row; 0 before the first write."""
+        return sum(kv[0, :, :1].nbytes for layer in self._layers for kv in layer)
 
-    layers = tuple(
-        LayerKV(
-            torch.cat([padded(p.layers[n].keys) for p in prefixes]),
-            torch.cat([padded(p.layers[n].values) for p in prefixes]),
-        )
-        for n in range(len(prefixes[0].layers))
-    )
-    lengths = torch.tensor([p.length for p in prefixes], device=layers[0].keys.device)
-    return layers, torch.arange(longest, device=lengths.device) < lengths[:, None]
+    def add_row(self) -> int:
+        """Take a new, empty row; its number is the number of rows before."""
+        self.lengths.append(0)
+        return len(self.lengths) - 1
+
+    def drop_row(self, row: int) -> None:
+        """Free a row; the last row takes its place."""
+        last = len(self.lengths) - 1
+        length = self.lengths.pop()
+        if row == last:
+            return
+        self.lengths[row] = length
+        for layer in self._layers:
+            for kv in layer:
+                kv[row, :, :length] = kv[last, :, :length]
+
+    def write(self, own: Sequence[LayerKV], copies: Sequence[Copy]) -> None:
+        """Keep columns of a pass, own [B, H, T, D] per layer. Changes the rows named and no other."""
+        if not copies:
+            return
+        self._grow(own, max(copy.at + copy.count for copy in copies))
+        device = own[0].keys.device
+        index = torch.from_numpy(_flat(copies)).to(device)
+        row, to, source, column = index.unbind(0)
+        for held, new in zip(self._layers, own, strict=True):
+            for old, fresh in zip(held, new, strict=True):
+                old[row, :, to] = fresh[source, :, column]
+        for copy in copies:
+            self.lengths[copy.row] = copy.at + copy.count
+
+    def past(self, rows: Sequence[int], length: int) -> list[LayerKV]:
+        """The first `length` columns of some rows: [B, H, length, D] per layer; empty when there is nothing to see.
+
+        A view where the rows are the first ones in order.
+        """
+        if length == 0:
+            return []
+        if list(rows) == list(range(len(rows))):
+            return [
+                LayerKV(k[: len(rows), :, :length], v[: len(rows), :, :length])
+                for k, v in self._layers
+            ]
+        index = torch.tensor(rows, device=self._layers[0].keys.device)
+        return [LayerKV(k[index, :, :length], v[index, :, :length]) for k, v in self._layers]
+
+    def span(self, row: int, start: int, end: int) -> list[LayerKV]:
+        """A copy of some columns of one row: [1, H, end - start, D] per layer."""
+        return [
+            LayerKV(k[row : row + 1, :, start:end].clone(), v[row : row + 1, :, start:end].clone())
+            for k, v in self._layers
+        ]
+
+    def _grow(self, like: Sequence[LayerKV], columns: int) -> None:
+        rows, held = self._capacity
+        if len(self.lengths) <= rows and columns <= held:
+            return
+        rows = max(rows, _power(len(self.lengths)))
+        if columns > held:
+            held = columns + columns // 2 + 31 & ~31
+        old = self._layers or [None] * len(like)
+        self._layers = [
+            LayerKV(
+                _grown(None if o is None else o.keys, kv.keys, rows, held),
+                _grown(None if o is None else o.values, kv.values, rows, held),
+            )
+            for o, kv in zip(old, like, strict=True)
+        ]
+        self._capacity = (rows, held)
+
+
+def _grown(old: Tensor | None, like: Tensor, rows: int, columns: int) -> Tensor:
+    """Zeros of the new size with the old content: what is masked must still be finite."""
+    new = like.new_zeros(rows, like.shape[1], columns, like.shape[3])
+    if old is not None:
+        new[: old.shape[0], :, : old.shape[2]] = old
+    return new
+
+
+def _flat(copies: Sequence[Copy]) -> NDArray[np.int64]:
+    """[4, N]: row, column in it, row of the pass, column of the pass."""
+    counts = [copy.count for copy in copies]
+    offsets = np.concatenate([np.arange(count) for count in counts])
+    return np.stack(
+        [
+            np.repeat([copy.row for copy in copies], counts),
+            np.repeat([copy.at for copy in copies], counts) + offsets,
+            np.repeat([copy.source for copy in copies], counts),
+            np.repeat([copy.first for copy in copies], counts) + offsets,
+        ]
+    ).astype(np.int64)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()

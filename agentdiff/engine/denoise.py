@@ -1,99 +1,231 @@
-"""One denoising step of one block: from log-probabilities to committed tokens.
+"""One denoising step of one sequence, on the host: what it proposes, what is committed, what is taken back.
 
 With a matcher the step takes the witness (one valid fill of the whole block) and commits a subset of it, so whatever
-the policy chooses stays valid. Without one, every position decides for itself.
+the policy chooses stays valid, and so does whatever is masked again. Without one, every position decides for itself.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from agentdiff.engine.revise import Edit, Revoke
+from agentdiff.engine.sampling import Answer, Question, answer
+from agentdiff.engine.sequence import MASKED, Sequence
 from agentdiff.engine.unmask import View
 
 if TYPE_CHECKING:
-    from agentdiff.engine.families.base import FamilyTraits
-    from agentdiff.engine.sequence import Sequence
+    from agentdiff.constraint import Matcher
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+T = TypeVar("T", np.float64, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a step would write, position by position: [L] each."""
+    """What a step would write, position by position of the block: [L] each."""
 
     tokens: NDArray[np.int64]
-    confidence: NDArray[np.float64]
-    forced: NDArray[np.bool_]
+    confidence: Floats
+    margin: Floats
+    gap: Floats
+    entropy: Floats
+    forced: Bools
+    """Where the grammar leaves no other token."""
 
 
-COLDEST = 1e-3
-"""Temperatures below it are 0: scores divided by less would leave the range that sums work in."""
+def wanted(sequence: Sequence) -> NDArray[np.intp]:
+    """The positions of the block that the step needs scores of."""
+    if isinstance(sequence.params.revision, Edit):
+        return np.arange(len(sequence.block))
+    return np.flatnonzero(sequence.block == MASKED)
 
 
-def propose(sequence: Sequence, log_probs: NDArray[np.float64]) -> Proposal:
-    """The fill that this step proposes for the generated part of the block; log_probs [L, V], mask id excluded."""
-    pinned = {n: token for n, token in enumerate(sequence.generated) if token is not None}
-    temperature = sequence.params.temperature
-    if temperature < COLDEST:
-        temperature = 0.0
-    if sequence.matcher is not None:
-        before = time.perf_counter()
-        fill = sequence.matcher.propose(
-            log_probs, pinned, temperature=temperature, rng=sequence.rng
+def step(sequence: Sequence, scores: Answer, *, window: Bools | None) -> None:
+    """Commit and revise.
+
+    Positions outside `window` [L] are committed only where the grammar forces them. Without a window the first
+    position is committed, whatever the policy says, and no other.
+    """
+    masked = sequence.block == MASKED
+    proposal = propose(sequence, scores)
+    is_edited = False
+    if isinstance(sequence.params.revision, Edit):
+        is_edited, proposal = _edit(sequence, sequence.params.revision, scores, proposal)
+    newly = _commit(sequence, proposal, masked, window)
+    if isinstance(sequence.params.revision, Revoke):
+        _revoke(sequence, sequence.params.revision, scores, ~masked, newly)
+    sequence.step += 1
+    sequence.steps += 1
+    if not masked.any():
+        sequence.post_steps += 1
+    sequence.is_settled = _is_settled(sequence, masked, is_edited=is_edited)
+
+
+def commit_first(sequence: Sequence, logits: Tensor, *, mask_id: int) -> None:
+    """Write the first token of a new block by the logits [V] that the block before it ended with."""
+    scores = answer(
+        logits[None].clone(),
+        [Question(sequence=sequence, places=np.zeros(1, np.intp), shadows=np.empty(0, np.intp))],
+        mask_id=mask_id,
+    )[0]
+    sequence.block[0] = propose(sequence, scores).tokens[0]
+
+
+def write_forced(sequence: Sequence) -> None:
+    """Commit what the grammar forces at the start of a new block, before the model is asked."""
+    matcher = sequence.matcher
+    if matcher is None:
+        return
+    first = sequence.leading()
+    if first:
+        matcher = matcher.copy()
+        matcher.advance(first)
+    at = len(first)
+    forced = matcher.forced_prefix(min(len(sequence.block), sequence.room) - at)
+    sequence.block[at : at + len(forced)] = forced
+    sequence.forced_tokens += len(forced)
+    if sequence.is_full and sequence.matcher is not None:
+        sequence.matcher.advance(sequence.block.tolist())
+        sequence.is_settled = True
+
+
+def propose(sequence: Sequence, scores: Answer) -> Proposal:
+    """The fill that this step proposes for the block; committed positions keep their tokens."""
+    length = len(sequence.block)
+    if sequence.matcher is None:
+        return Proposal(
+            tokens=_spread(sequence.block, scores.places, scores.tokens),
+            confidence=_spread(np.ones(length), scores.places, scores.confidence),
+            margin=_spread(np.ones(length), scores.places, scores.margin),
+            gap=_spread(np.zeros(length), scores.places, scores.gap),
+            entropy=_spread(np.zeros(length), scores.places, scores.entropy),
+            forced=np.zeros(length, np.bool_),
         )
-        sequence.constraint_s += time.perf_counter() - before
-        return Proposal(fill.tokens, fill.confidence, fill.forced)
-    tokens = sample(log_probs, temperature=temperature, rng=sequence.rng)
-    for place, token in pinned.items():
-        tokens[place] = token
-    confidence = np.exp(log_probs[np.arange(len(tokens)), tokens])
-    return Proposal(tokens, confidence, np.zeros(len(tokens), dtype=bool))
+    return _constrained(sequence, sequence.matcher, scores, _pins(sequence.block))
 
 
-def sample(
-    log_probs: NDArray[np.float64], *, temperature: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """One token for each row of [L, V]: the most probable at temperature 0, else a Gumbel draw in float64."""
-    if temperature == 0:
-        return log_probs.argmax(-1)
-    noise = -np.log(-np.log(rng.random(log_probs.shape).clip(1e-300)))
-    return (log_probs / temperature + noise).argmax(-1)
+def _pins(block: NDArray[np.int64]) -> dict[int, int]:
+    return {n: token for n, token in enumerate(block.tolist()) if token != MASKED}
 
 
-def commit(sequence: Sequence, proposal: Proposal, traits: FamilyTraits) -> None:
-    """Write forced positions and those the policy chooses into the block; committed positions keep their tokens.
+def _constrained(
+    sequence: Sequence, matcher: Matcher, scores: Answer, pinned: dict[int, int]
+) -> Proposal:
+    assert scores.log_probs is not None
+    log_probs = scores.log_probs
+    if len(scores.places) < len(sequence.block):  # pinned positions are not read
+        log_probs = np.zeros((len(sequence.block), log_probs.shape[1]), np.float32)
+        log_probs[scores.places] = scores.log_probs
+    before = time.perf_counter()
+    fill = matcher.propose(log_probs, pinned, temperature=sequence.temperature, rng=sequence.rng)
+    sequence.constraint_s += time.perf_counter() - before
+    sure = fill.confidence.astype(np.float64).clip(1e-12, 1.0)
+    return Proposal(
+        tokens=fill.tokens,
+        confidence=sure,
+        margin=np.maximum(0.0, 2 * sure - 1),
+        gap=np.log(sure) - np.log1p(1e-12 - sure),
+        entropy=-np.log(sure),
+        forced=fill.forced,
+    )
+
+
+def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools | None) -> Bools:
+    """Write forced positions and those the policy chooses; which ones that were.
 
     An end token is committed only when everything before it is, or when the model is as sure of it as of any other
     commit: an early end would cut the reply for good.
     """
-    masked = np.array([token is None for token in sequence.generated])
     forced = masked & proposal.forced
-    free = masked & ~forced
-    is_end = np.isin(proposal.tokens, traits.eos_ids)
+    free = masked & ~forced if window is None else masked & window & ~forced
+    is_end = np.isin(proposal.tokens, list(sequence.eos_ids))
     chosen = forced.copy()
-    if free.any():
-        confidence = proposal.confidence.astype(np.float64, copy=True)
-        waiting = is_end & free & (np.cumsum(free) > 1)
-        confidence[waiting] -= 1e-6
-        spread = np.zeros_like(confidence)
-        chosen |= sequence.params.policy.choose(
+    if window is None:
+        chosen[0] |= masked[0]
+    elif free.any():
+        confidence = proposal.confidence.copy()
+        confidence[is_end & free & (np.cumsum(free) > 1)] -= 1e-6
+        chosen |= sequence.policy.choose(
             View(
                 masked=free,
                 confidence=confidence,
-                margin=2 * confidence - 1,
-                entropy=spread,
-                gap=spread,
-                step=0,
-                block_len=len(sequence.block),
-                opened=len(confidence),
+                margin=proposal.margin,
+                entropy=proposal.entropy,
+                gap=proposal.gap,
+                step=sequence.step,
+                block_len=len(sequence.tail) + len(sequence.block),
+                opened=sequence.opened,
             )
         )
-        sequence.confidence = min(
-            sequence.confidence, float(proposal.confidence[chosen & free].min())
-        )
-    for place in np.flatnonzero(chosen):
-        sequence.block[sequence.tail_len + int(place)] = int(proposal.tokens[place])
-    sequence.forced_tokens += int((forced & ~is_end).sum())
+        if (chosen & free).any():
+            lowest = float(confidence[chosen & free].min())
+            sequence.confidence = min(sequence.confidence, lowest)
+    sequence.block[chosen] = proposal.tokens[chosen]
+    sequence.forced_tokens += int(np.count_nonzero(forced & ~is_end))
+    return chosen
+
+
+def _edit(
+    sequence: Sequence, edit: Edit, scores: Answer, proposal: Proposal
+) -> tuple[bool, Proposal]:
+    """Replace committed tokens: whether there were any, and the proposal for the masks beside them.
+
+    Under a grammar the replacements come from the best valid fill that keeps nothing, and are dropped where they are
+    not valid together with what stays.
+    """
+    best = proposal
+    if sequence.matcher is not None:
+        best = _constrained(sequence, sequence.matcher.copy(), scores, {})
+    changed = (sequence.block != MASKED) & (best.tokens != sequence.block)
+    places = np.flatnonzero(changed & (best.confidence > edit.threshold))
+    if not len(places):
+        return False, proposal
+    block = sequence.block.copy()
+    block[places] = best.tokens[places]
+    if sequence.matcher is not None:
+        try:
+            proposal = _constrained(sequence, sequence.matcher, scores, _pins(block))
+        except ValueError:
+            return False, proposal
+    sequence.block = block
+    sequence.revised_tokens += len(places)
+    return True, proposal
+
+
+def _revoke(
+    sequence: Sequence,
+    revoke: Revoke,
+    scores: Answer,
+    old: Bools,
+    newly: Bools,
+) -> None:
+    """Mask again what was committed in earlier steps and has lost its support."""
+    support = _spread(np.ones(len(old)), scores.shadows, scores.support)
+    weak = np.flatnonzero(old & (support < revoke.threshold))
+    most = int(np.count_nonzero(newly)) - 1
+    weak = weak[np.argsort(support[weak], kind="stable")][: max(0, most)]
+    sequence.block[weak] = MASKED
+    sequence.revised_tokens += len(weak)
+
+
+def _is_settled(sequence: Sequence, masked_before: Bools, *, is_edited: bool) -> bool:
+    """Whether the block is full and stays as it is."""
+    if not sequence.is_full:
+        return False
+    edit = sequence.params.revision
+    if not isinstance(edit, Edit):
+        return True
+    return (not masked_before.any() and not is_edited) or sequence.post_steps >= edit.post_steps
+
+
+def _spread(base: NDArray[T], places: NDArray[np.intp], values: NDArray[T]) -> NDArray[T]:
+    whole = base.copy()
+    whole[places] = values
+    return whole

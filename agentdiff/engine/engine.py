@@ -6,70 +6,79 @@ Law: alone equals batched. A sequence has its own prefix, grammar, policy and ra
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Sequence as Ids
-from dataclasses import dataclass, replace
+from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 
-from agentdiff.engine.denoise import commit, propose
+from agentdiff.engine.outcome import Update, failure, finish, forced_end
+from agentdiff.engine.regimes.bidirectional import Bidirectional
+from agentdiff.engine.regimes.block_causal import BlockCausal
 from agentdiff.engine.sequence import Sequence
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from agentdiff.constraint import Matcher
-    from agentdiff.engine.families.base import Family, LegacyFamily
+    from agentdiff.engine.families.base import CanvasFamily, Family
     from agentdiff.engine.params import DecodeOutput, DecodeParams
+    from agentdiff.engine.prefix_cache import PrefixStats
+    from agentdiff.engine.regimes.advance import Regime
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What one step did to one sequence."""
-
-    sequence: int
-    final: tuple[int, ...]
-    """Tokens that became final and stand behind all earlier ones; the end token is never among them."""
-    draft: tuple[int | None, ...]
-    """What follows them in the active block; None is still masked."""
-    output: DecodeOutput | None = None
-    """Set in the last update of a sequence."""
-    error: Exception | None = None
-    """Set instead of `output` when the sequence has failed; its neighbours go on."""
+PREFIX_BYTES = 256 * 2**20
 
 
 class Engine:
-    """Decodes many sequences on one model, block by block. Not thread-safe: call it from one thread at a time."""
+    """Decodes many sequences on one model. Not thread-safe: call it from one thread at a time."""
 
-    def __init__(self, family: Family | LegacyFamily, *, max_batch: int = 64) -> None:
-        self.family = cast("LegacyFamily", family)
+    def __init__(
+        self,
+        family: Family | CanvasFamily,
+        *,
+        max_batch: int = 64,
+        max_cache_bytes: int | None = None,
+        prefix_bytes: int = PREFIX_BYTES,
+    ) -> None:
+        """Set up an empty engine.
+
+        Args:
+            family: The model.
+            max_batch: Sequences decoded together; others wait.
+            max_cache_bytes: Keys and values that sequences decoded together may take, counted at their ceilings;
+                others wait. One sequence is always let in. None is no limit.
+            prefix_bytes: Keys and values kept for later requests that begin the same way; 0 keeps none.
+        """
+        self.family = family
         self.max_batch = max_batch
-        """Sequences denoised together; others wait."""
+        self.max_cache_bytes = max_cache_bytes
+        self._regime = _regime(family, prefix_bytes=prefix_bytes)
         self._ids = itertools.count()
         self._active: dict[int, Sequence] = {}
-        self._waiting: dict[int, tuple[tuple[int, ...], DecodeParams, Matcher | None]] = {}
+        self._waiting: dict[int, Sequence] = {}
 
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
         return bool(self._active or self._waiting)
 
-    def add(self, prompt: Ids[int], params: DecodeParams, matcher: Matcher | None = None) -> int:
+    @property
+    def prefix_stats(self) -> PrefixStats:
+        """What the prefixes kept from earlier requests have saved."""
+        return self._regime.prefixes.stats
+
+    def add(self, prompt: Many[int], params: DecodeParams, matcher: Matcher | None = None) -> int:
         """Queue a sequence; it joins the batch at the next step. Returns its id.
 
         Args:
-            prompt: Token ids, at least one.
+            prompt: Token ids.
             params: Lengths, policy, temperature, seed. A ceiling beyond the context is lowered to it.
             matcher: Grammar state at the start of the reply; owned by the engine from here on.
 
         Raises:
-            ConfigurationError: The prompt is empty, or does not fit the context together with the target; or the
-                matcher may write more than the ceiling.
+            ConfigurationError: The prompt does not fit the context together with the target, the matcher may write
+                more than the ceiling, or the model cannot do what the parameters ask for.
         """
         traits = self.family.traits
-        if not prompt:
-            raise ConfigurationError("`prompt` is empty; the engine needs at least one token")
         room = traits.context_len - len(prompt)
         if params.target > room:
             raise ConfigurationError(
@@ -83,149 +92,131 @@ class Engine:
                 f"the matcher may write {matcher.tokens_left} tokens, but the reply ends after "
                 f"{params.ceiling}; start the matcher with that budget"
             )
+        self._regime.check(prompt, params)
         number = next(self._ids)
-        self._waiting[number] = (tuple(prompt), params, matcher)
+        self._waiting[number] = Sequence(
+            id=number,
+            prompt=tuple(prompt),
+            params=params,
+            policy=params.policy or traits.policy,
+            eos_ids=frozenset(traits.eos_ids if params.eos_ids is None else params.eos_ids),
+            matcher=matcher,
+        )
         return number
 
+    @torch.inference_mode()
     def cancel(self, number: int) -> None:
         """Drop a sequence and free what it holds; unknown or finished ids are ignored."""
-        self._active.pop(number, None)
         self._waiting.pop(number, None)
+        if number in self._active:
+            self._regime.leave(self._active.pop(number))
 
     @torch.inference_mode()
     def step(self) -> list[Update]:
-        """Store finished blocks, let waiting sequences join, then denoise every active block once.
+        """Let waiting sequences join, store finished blocks, then denoise every active block once.
 
         What fails for one sequence (its prefill, its grammar) ends that one, with an update that says so. What fails
         in a pass over all of them is raised and changes none: step again, or cancel some.
         """
-        self._store_finished_blocks()
-        failed = self._let_in()
-        batch = list(self._active.values())
-        if failed or not batch:
-            return failed
-        traits = self.family.traits
-        blocks = torch.tensor(
-            [[traits.mask_id if token is None else token for token in s.block] for s in batch]
-        )
-        log_probs = self.family.denoise(blocks, [s.prefix for s in batch])
-        log_probs[..., traits.mask_id] = -torch.inf
-        scores = log_probs.log_softmax(-1).double().cpu().numpy()
-        updates: list[Update] = []
-        for row, sequence in enumerate(batch):
-            try:
-                updates.append(self._advance(sequence, scores[row]))
-            except Exception as error:
-                updates.append(self._fail(sequence.id, error))
+        ended = self._let_in()
+        if ended or not self._active:
+            return ended
+        updates = self._regime.step(list(self._active.values()))
+        for update in updates:
+            if update.is_last:
+                self.cancel(update.sequence)
         return updates
 
     def generate(
-        self, prompt: Ids[int], params: DecodeParams, matcher: Matcher | None = None
-    ) -> DecodeOutput:
-        """Decode one sequence to its end.
+        self,
+        prompts: Many[Many[int]],
+        params: DecodeParams | Many[DecodeParams],
+        constraints: Many[Matcher | None] | None = None,
+    ) -> list[DecodeOutput]:
+        """Decode prompts together, to their ends.
 
-        Other sequences in the engine advance beside it, and their updates are lost.
+        Other sequences in the engine advance beside them, and their updates are lost.
+
+        Args:
+            prompts: Token ids of each.
+            params: For all of them, or one for each.
+            constraints: A matcher, or None, for each.
+
+        Raises:
+            ConfigurationError: See `add`.
         """
-        number = self.add(prompt, params, matcher)
+        many = list(params) if isinstance(params, Many) else [params] * len(prompts)
+        matchers = list(constraints or [None] * len(prompts))
+        numbers: list[int] = []
+        outputs: dict[int, DecodeOutput] = {}
         try:
-            while True:
+            for prompt, own, matcher in zip(prompts, many, matchers, strict=True):
+                numbers.append(self.add(prompt, own, matcher))
+            while len(outputs) < len(numbers):
                 for update in self.step():
-                    if update.sequence != number:
-                        continue
-                    if update.error is not None:
+                    if update.sequence in numbers and update.error is not None:
                         raise update.error
                     if update.output is not None:
-                        return update.output
+                        outputs[update.sequence] = update.output
         finally:
-            self.cancel(number)
+            for number in numbers:
+                self.cancel(number)
+        return [outputs[number] for number in numbers]
 
     def _let_in(self) -> list[Update]:
-        """Prefill waiting sequences while there is room; what became of those that failed."""
-        failed: list[Update] = []
-        while self._waiting and len(self._active) < self.max_batch:
-            number, (prompt, params, matcher) = next(iter(self._waiting.items()))
-            del self._waiting[number]
+        """Let waiting sequences join while there is room; the ends of those that never had to."""
+        ended: list[Update] = []
+        joining: list[Sequence] = []
+        while self._waiting and self._has_room(joining):
+            sequence = self._waiting.pop(next(iter(self._waiting)))
+            rest = sequence.matcher and forced_end(sequence.matcher, sequence.params.ceiling)
+            if rest is not None:  # the grammar has said it all
+                sequence.forced_tokens = len(rest)
+                ended.append(finish(sequence, rest))
+            else:
+                joining.append(sequence)
+        if joining:
             try:
-                self._active[number] = self._join(number, prompt, params, matcher)
+                self._regime.join(joining)
+            except Exception:
+                for sequence in reversed(joining):
+                    self._regime.leave(sequence)
+                ended += self._join_alone(joining)
+            else:
+                self._active |= {sequence.id: sequence for sequence in joining}
+        return ended
+
+    def _join_alone(self, joining: Many[Sequence]) -> list[Update]:
+        """One after the other, so that a failure is one sequence's own."""
+        failed: list[Update] = []
+        for sequence in joining:
+            try:
+                self._regime.join([sequence])
             except Exception as error:
-                failed.append(self._fail(number, error))
+                self._regime.leave(sequence)
+                failed.append(failure(sequence, error))
+            else:
+                self._active[sequence.id] = sequence
         return failed
 
-    def _join(
-        self, number: int, prompt: tuple[int, ...], params: DecodeParams, matcher: Matcher | None
-    ) -> Sequence:
-        started = time.perf_counter()
-        prefix, tail = self.family.prefill(prompt)
-        sequence = Sequence(
-            id=number,
-            params=params,
-            prefix=prefix,
-            matcher=matcher,
-            block=[],
-            tail_len=0,
-            started=started,
-            rng=np.random.default_rng(params.seed),
-            forwards=int(prefix.length > 0),
-            positions=prefix.length,
-            expected_blocks=-(-(len(tail) + params.target) // self.family.traits.block_len),
-        )
-        self._open_block(sequence, tail)
-        return sequence
+    def _has_room(self, joining: Many[Sequence]) -> bool:
+        """Whether the next waiting sequence may join beside those active and about to."""
+        present = [*self._active.values(), *joining]
+        if not present or len(present) >= self.max_batch:
+            return not present
+        if self.max_cache_bytes is None:
+            return True
+        asking = [*present, next(iter(self._waiting.values()))]
+        widest = max(self._regime.columns(sequence) for sequence in asking)
+        needed = len(asking) * widest * self._regime.buffer.bytes_per_position
+        return needed <= self.max_cache_bytes
 
-    def _open_block(self, sequence: Sequence, tail: tuple[int, ...] = ()) -> None:
-        length = self.family.traits.block_len
-        sequence.block = [*tail, *[None] * (length - len(tail))]
-        sequence.tail_len = len(tail)
-        sequence.streamed = 0
 
-    def _advance(self, sequence: Sequence, log_probs: np.ndarray) -> Update:
-        """Commit what this step decides, and see whether the block or the reply is finished."""
-        traits = self.family.traits
-        sequence.forwards += 1
-        sequence.positions += len(sequence.block)
-        commit(sequence, propose(sequence, log_probs[sequence.tail_len :]), traits)
-        run = sequence.leading()
-        end = next((n for n, token in enumerate(run) if token in traits.eos_ids), None)
-        room = sequence.params.ceiling - len(sequence.done)
-        if end is not None:
-            return self._finish(
-                sequence, run[: min(end, room)], "stop" if end <= room else "length"
-            )
-        if len(run) >= room:
-            reason = "stop" if sequence.matcher is not None else "length"
-            return self._finish(sequence, run[:room], reason)
-        if len(run) == len(sequence.generated) and sequence.matcher is not None:
-            sequence.matcher.advance(run)
-            if sequence.matcher.must_stop:
-                return self._finish(sequence, run, "stop")
-        final = tuple(run[sequence.streamed :])
-        sequence.streamed = len(run)
-        draft = tuple(sequence.generated[len(run) :])
-        return Update(sequence=sequence.id, final=final, draft=draft)
-
-    def _finish(self, sequence: Sequence, run: list[int], reason: str) -> Update:
-        self._active.pop(sequence.id, None)
-        output = sequence.output(sequence.done + run, reason)
-        return Update(
-            sequence=sequence.id, final=tuple(run[sequence.streamed :]), draft=(), output=output
-        )
-
-    def _fail(self, number: int, error: Exception) -> Update:
-        self._active.pop(number, None)
-        return Update(sequence=number, final=(), draft=(), error=error)
-
-    def _store_finished_blocks(self) -> None:
-        """Blocks without a mask become part of their prefix, and the next block opens."""
-        full = [s for s in self._active.values() if None not in s.block]
-        if not full:
-            return
-        finished = torch.tensor([s.block for s in full])
-        for sequence, prefix in zip(
-            full, self.family.append(finished, [s.prefix for s in full]), strict=True
-        ):
-            sequence.done.extend(sequence.leading())
-            sequence.prefix = prefix
-            sequence.forwards += 1
-            sequence.positions += len(sequence.block)
-            sequence.blocks += 1
-            self._open_block(sequence)
+def _regime(family: Family | CanvasFamily, *, prefix_bytes: int) -> Regime:
+    match family.traits.attention:
+        case "block_causal":
+            return BlockCausal(cast("Family", family), prefix_bytes=prefix_bytes)
+        case "bidirectional":
+            return Bidirectional(cast("Family", family))
+        case "canvas":
+            raise NotImplementedError

@@ -100,10 +100,10 @@ def failing(folder: Path) -> LocalBackend:
     backend = LocalBackend.load(str(folder))
     family: Any = backend._engine.family
 
-    def denoise(*_: object) -> None:
+    def head(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    family.denoise = denoise
+    family.head = head
     return backend
 
 
@@ -357,16 +357,16 @@ async def test_leaving_does_not_wait_for_the_step_of_others(
 async def test_a_sequence_that_fails_ends_its_own_stream_alone(plain: Path) -> None:
     backend = LocalBackend.load(str(plain))
     family: Any = backend._engine.family
-    prefill, failures, texts = family.prefill, list[BackendError](), list[str]()
+    run, failures, texts = family.run, list[BackendError](), list[str]()
 
-    def breaking(prompt: list[int]) -> Any:
-        if len(prompt) > 100:
+    def breaking(ids: Any, **rest: Any) -> Any:
+        if ids.shape[1] > 100:
             raise RuntimeError("a secret of the prompt")
-        return prefill(prompt)
+        return run(ids, **rest)
 
-    family.prefill = breaking
+    family.run = breaking
 
-    async def run(request: Request) -> None:
+    async def reply(request: Request) -> None:
         try:
             texts.append((await generate(backend, request)).text)
         except BackendError as error:
@@ -375,7 +375,7 @@ async def test_a_sequence_that_fails_ends_its_own_stream_alone(plain: Path) -> N
     long = Request(messages=(user("x" * 150),), budget=Budget(target=8, ceiling=8))
     async with anyio.create_task_group() as tasks:
         for request in (spoken(1), long, spoken(2)):
-            tasks.start_soon(run, request)
+            tasks.start_soon(reply, request)
     assert len(texts) == 2
     (failure,) = failures
     assert failure.backend == backend.name

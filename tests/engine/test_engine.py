@@ -32,6 +32,10 @@ def run_all(engine: Engine, jobs: list) -> list[DecodeOutput]:
     return [outputs[number] for number in numbers]
 
 
+def one(engine: Engine, prompt, params, matcher=None) -> DecodeOutput:
+    return engine.generate([prompt], params, [matcher])[0]
+
+
 def jobs(*, constrained: bool) -> list:
     made = []
     for place, prompt in enumerate(PROMPTS):
@@ -64,13 +68,13 @@ def test_a_constrained_output_always_parses_and_fits_its_ceiling() -> None:
         value = json.loads(text)
         assert isinstance(value["n"], int)
         assert len(output.tokens) <= job[1].ceiling
-        assert output.reason == "stop"
+        assert output.finish == "stop"
 
 
 def test_a_seed_reproduces_and_another_one_differs() -> None:
     def tokens(seed: int) -> tuple[int, ...]:
         params = DecodeParams(target=8, ceiling=24, temperature=1.0, seed=seed)
-        return Engine(FAMILY).generate(PROMPTS[0], params).tokens
+        return one(Engine(FAMILY), PROMPTS[0], params).tokens
 
     assert tokens(3) == tokens(3)
     assert len({tokens(seed) for seed in range(5)}) > 1
@@ -96,9 +100,9 @@ def test_a_committed_token_never_changes_and_every_step_makes_progress() -> None
 
 
 def test_an_unconstrained_reply_that_reaches_its_ceiling_ends_for_length() -> None:
-    output = Engine(toy_family(seed=5)).generate(PROMPTS[0], DecodeParams(target=4, ceiling=5))
+    output = one(Engine(toy_family(seed=5)), PROMPTS[0], DecodeParams(target=4, ceiling=5))
     assert len(output.tokens) <= 5
-    if output.reason == "length":
+    if output.finish == "length":
         assert len(output.tokens) == 5
     assert END not in output.tokens
     assert MASK not in output.tokens
@@ -107,7 +111,7 @@ def test_an_unconstrained_reply_that_reaches_its_ceiling_ends_for_length() -> No
 def test_blocks_beyond_the_target_count_as_extensions() -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 12, "maxItems": 12}
     matcher = compile_schema(schema, VOCABULARY).start(80)
-    output = Engine(FAMILY).generate(PROMPTS[0], DecodeParams(target=8, ceiling=80), matcher)
+    output = one(Engine(FAMILY), PROMPTS[0], DecodeParams(target=8, ceiling=80), matcher)
     assert output.stats.blocks > 1
     assert output.stats.extensions == output.stats.blocks - 1
     assert len(json.loads(b"".join(VOCABULARY.tokens[t] or b"" for t in output.tokens))) == 12
@@ -115,7 +119,7 @@ def test_blocks_beyond_the_target_count_as_extensions() -> None:
 
 def test_forced_tokens_are_committed_in_the_first_step() -> None:
     matcher = compile_schema({"const": "abcdef"}, VOCABULARY).start(16)
-    output = Engine(FAMILY).generate(PROMPTS[0], DecodeParams(target=8, ceiling=16), matcher)
+    output = one(Engine(FAMILY), PROMPTS[0], DecodeParams(target=8, ceiling=16), matcher)
     assert b"".join(VOCABULARY.tokens[t] or b"" for t in output.tokens) == b'"abcdef"'
     assert output.stats.forced_tokens >= 8
     assert output.stats.forwards <= 3
@@ -132,7 +136,7 @@ def test_a_cancelled_sequence_is_gone_and_its_neighbour_is_untouched() -> None:
         for update in engine.step():
             assert update.sequence == second
             outputs[update.sequence] = update.output
-    alone = Engine(FAMILY).generate(PROMPTS[2], params)
+    alone = one(Engine(FAMILY), PROMPTS[2], params)
     assert outputs[second].tokens == alone.tokens
     engine.cancel(first)
 
@@ -151,47 +155,6 @@ def test_bad_requests_are_refused_before_any_forward() -> None:
     assert not engine.busy
 
 
-def test_the_block_cache_is_exact() -> None:
-    """A block scored against appended prefixes equals the same block in one pass over everything."""
-    torch.manual_seed(1)
-    prompt, first, second = (
-        [5, 6, 7, 8, 9],
-        torch.randint(2, 90, (1, 8)),
-        torch.randint(2, 90, (1, 8)),
-    )
-    second[0, 3:6] = MASK
-    with torch.inference_mode():
-        prefix, tail = FAMILY.prefill(prompt)
-        assert tail == ()
-        (longer,) = FAMILY.append(first, [prefix])
-        cached = FAMILY.denoise(second, [longer])
-        encoded = FAMILY.model.encode(torch.tensor([prompt]), torch.ones(1, 5, dtype=torch.bool))
-        mask = torch.ones(1, 1, 16, 5 + 16, dtype=torch.bool)
-        mask[:, :, :8, 13:] = False
-        hidden, _ = FAMILY.model.decode(
-            torch.cat([first, second], 1),
-            torch.arange(5, 21)[None],
-            mask,
-            encoded.layers,
-            block_len=8,
-        )
-        uncached = FAMILY.model.log_probs(hidden[:, 8:], encoded)
-    assert prefix.length == 5
-    assert longer.length == 13
-    torch.testing.assert_close(cached, uncached, atol=1e-5, rtol=1e-5)
-
-
-def test_padding_in_a_batch_changes_no_logits() -> None:
-    torch.manual_seed(2)
-    blocks = torch.randint(2, 90, (2, 8))
-    with torch.inference_mode():
-        prefixes = [FAMILY.prefill(PROMPTS[0])[0], FAMILY.prefill(PROMPTS[1])[0]]
-        together = FAMILY.denoise(blocks, prefixes)
-        for row in range(2):
-            alone = FAMILY.denoise(blocks[row : row + 1], prefixes[row : row + 1])
-            torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=1e-5)
-
-
 class Breaking(RouterFamily):
     """The toy, which raises where the test says so."""
 
@@ -200,20 +163,12 @@ class Breaking(RouterFamily):
         super().__init__(toy.model, toy.traits)
         self.breaks: set[str] = set()
 
-    def prefill(self, prompt):
-        if "prefill" in self.breaks and prompt[0] == PROMPTS[0][0]:
+    def run(self, ids, *, positions, mask, past):
+        is_stored = past and not (ids == MASK).any()
+        kind = "prefill" if not past else "append" if is_stored else "denoise"
+        if kind in self.breaks and (kind != "prefill" or PROMPTS[0][0] in ids[:, 0]):
             raise RuntimeError("out of memory")
-        return super().prefill(prompt)
-
-    def denoise(self, blocks, prefixes):
-        if "denoise" in self.breaks:
-            raise RuntimeError("out of memory")
-        return super().denoise(blocks, prefixes)
-
-    def append(self, blocks, prefixes):
-        if "append" in self.breaks:
-            raise RuntimeError("out of memory")
-        return super().append(blocks, prefixes)
+        return super().run(ids, positions=positions, mask=mask, past=past)
 
 
 def test_a_prefill_that_fails_ends_its_own_sequence_alone() -> None:
@@ -231,9 +186,9 @@ def test_a_prefill_that_fails_ends_its_own_sequence_alone() -> None:
                 outputs[update.sequence] = update.output
     assert str(errors.pop(first)) == "out of memory"
     assert not errors
-    assert outputs[second].tokens == Engine(FAMILY).generate(PROMPTS[2], params).tokens
+    assert outputs[second].tokens == one(Engine(FAMILY), PROMPTS[2], params).tokens
     with pytest.raises(RuntimeError, match="out of memory"):
-        engine.generate(PROMPTS[0], params)
+        one(engine, PROMPTS[0], params)
     assert not engine.busy
 
 
@@ -257,7 +212,7 @@ def test_a_grammar_that_fails_ends_its_own_sequence_alone(monkeypatch) -> None:
     assert sorted(ends) == numbers
     assert isinstance(ends[numbers[1]].error, ValueError)
     for place in (0, 2):
-        alone = Engine(FAMILY).generate(PROMPTS[place], params, grammar.start(40))
+        alone = one(Engine(FAMILY), PROMPTS[place], params, grammar.start(40))
         output = ends[numbers[place]].output
         assert output is not None
         assert output.tokens == alone.tokens
@@ -287,21 +242,21 @@ def test_a_forward_that_fails_changes_no_sequence(where: str) -> None:
             break
     assert failures
     for number, prompt in zip(numbers, PROMPTS, strict=True):
-        assert outputs[number].tokens == Engine(FAMILY).generate(prompt, params).tokens
+        assert outputs[number].tokens == one(Engine(FAMILY), prompt, params).tokens
         assert tuple(written[number]) == outputs[number].tokens
 
 
 def test_no_sequence_is_decoded_beyond_the_context() -> None:
     engine = Engine(FAMILY)
     prompt = [7] * 500
-    output = engine.generate(prompt, DecodeParams(target=4, ceiling=100))
+    output = one(engine, prompt, DecodeParams(target=4, ceiling=100))
     assert len(output.tokens) <= 12
     grammar = compile_schema({"type": "string"}, VOCABULARY)
     with pytest.raises(ConfigurationError, match="may write 100 tokens, but the reply ends"):
         engine.add(prompt, DecodeParams(target=4, ceiling=100), grammar.start(100))
     with pytest.raises(ConfigurationError, match="may write 41 tokens, but the reply ends"):
         engine.add(PROMPTS[0], DecodeParams(target=4, ceiling=40), grammar.start(41))
-    output = engine.generate(prompt, DecodeParams(target=4, ceiling=12), grammar.start(12))
+    output = one(engine, prompt, DecodeParams(target=4, ceiling=12), grammar.start(12))
     assert isinstance(json.loads(b"".join(VOCABULARY.tokens[t] or b"" for t in output.tokens)), str)
     assert not engine.busy
 
@@ -311,7 +266,7 @@ def test_a_temperature_next_to_zero_is_zero(constrained: bool) -> None:
     def tokens(temperature: float) -> tuple[int, ...]:
         matcher = compile_schema(SCHEMA, VOCABULARY).start(24) if constrained else None
         params = DecodeParams(target=8, ceiling=24, temperature=temperature, seed=3)
-        return Engine(FAMILY).generate(PROMPTS[0], params, matcher).tokens
+        return one(Engine(FAMILY), PROMPTS[0], params, matcher).tokens
 
     assert tokens(1e-310) == tokens(1e-8) == tokens(0.0)
     for wrong in (float("inf"), float("nan"), -0.1):
@@ -322,7 +277,7 @@ def test_a_temperature_next_to_zero_is_zero(constrained: bool) -> None:
 def test_the_end_is_not_counted_among_the_forced_tokens() -> None:
     matcher = compile_schema({"const": "abc"}, VOCABULARY).start(30)
     family = toy_family(block_len=16)
-    output = Engine(family).generate(PROMPTS[0], DecodeParams(target=8, ceiling=30), matcher)
+    output = one(Engine(family), PROMPTS[0], DecodeParams(target=8, ceiling=30), matcher)
     assert output.stats.forced_tokens == len(output.tokens) == 5
 
 
@@ -336,14 +291,14 @@ def test_a_model_that_wants_its_mask_back_is_scored_without_it() -> None:
             return super().choose(view)
 
     class Masked(RouterFamily):
-        def denoise(self, blocks, prefixes):
-            scores = torch.full((*blocks.shape, self.traits.vocab_size), -30.0)
+        def head(self, hidden):
+            scores = torch.full((*hidden.shape[:-1], self.traits.vocab_size), -30.0)
             scores[..., MASK], scores[..., 5], scores[..., 6] = 3.0, 1.0, 0.0
-            return scores.log_softmax(-1)
+            return scores
 
     masked = Masked(FAMILY.model, FAMILY.traits)
     params = DecodeParams(target=4, ceiling=4, policy=Seen(0.7))
-    output = Engine(masked).generate(PROMPTS[0], params)
+    output = one(Engine(masked), PROMPTS[0], params)
     assert set(output.tokens) == {5}
     assert sure["confidence"] == pytest.approx(1 / (1 + np.exp(-1)))
     assert output.stats.forwards == 2

@@ -19,10 +19,18 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from agentdiff.engine.cache import LayerKV, Prefix
+from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.unmask import Threshold, UnmaskPolicy
 
-__all__ = ["CanvasFamily", "Family", "FamilyTraits", "LayerKV", "LegacyFamily", "Prefix"]
+__all__ = [
+    "Attention",
+    "CanvasFamily",
+    "Family",
+    "FamilyTraits",
+    "LayerKV",
+    "PromptBlocks",
+    "Shift",
+]
 
 Attention = Literal["bidirectional", "block_causal", "canvas"]
 Shift = Literal["none", "previous", "within_block"]
@@ -43,6 +51,8 @@ class FamilyTraits:
     pad_id: int | None = None
     block_len: int
     """L: positions denoised together. Fixed for block-causal and canvas models; the default for bidirectional ones."""
+    sub_block_len: int | None = None
+    """Block-causal models whose authors fill a block in smaller parts, one after the other (Fast-dLLM v2)."""
     context_len: int
     """Prompt and reply together, in tokens."""
     attention: Attention = "block_causal"
@@ -128,28 +138,4 @@ class CanvasFamily(Protocol):
         step before; conditioned [B] bool: the rows that have one, the others are in their first step. Both are None
         where no row has one. -> raw logits [B, L, V] float32.
         """
-        ...
-
-
-class LegacyFamily(Protocol):
-    """The seam of version 1, which the engine still drives."""
-
-    @property
-    def traits(self) -> FamilyTraits:
-        """Facts of the loaded model."""
-        ...
-
-    def prefill(self, prompt: Sequence[int]) -> tuple[Prefix, tuple[int, ...]]:
-        """Encode a prompt: its prefix, and the tail of it that shares its block with the first generated tokens."""
-        ...
-
-    def denoise(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> Tensor:
-        """Score blocks against their prefixes without storing anything.
-
-        blocks [B, L] int64, masked positions hold `mask_id` -> log-probabilities [B, L, V] float32.
-        """
-        ...
-
-    def append(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> list[Prefix]:
-        """The prefixes with the finished blocks [B, L] behind them; the given ones are not changed."""
         ...

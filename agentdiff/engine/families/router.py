@@ -25,9 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentdiff.engine.cache import LayerKV, Prefix, extend, stack
+from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.families.base import FamilyTraits
 from agentdiff.engine.weights import read_weights
+
+NO_TOKEN = -1.0
+"""Where the pointer's layer holds no prompt token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +168,20 @@ class RouterModel(nn.Module):
 
     def log_probs(self, hidden: Tensor, prompt: Encoded) -> Tensor:
         """Hidden [B, T, E] -> log-probabilities [B, T, V] float32 of the mixture of vocabulary and pointer."""
-        from_vocabulary = F.linear(hidden, self.embed.weight).float().softmax(-1)
-        scores = (self.pointer_query(hidden) @ prompt.pointer_keys.transpose(1, 2)).float()
+        attention = self.point(hidden, prompt.pointer_keys, prompt.valid[:, None])
+        return self.mixture(hidden, attention, prompt.ids[:, None].expand(-1, hidden.shape[1], -1))
+
+    def point(self, hidden: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+        """Attention [B, T, S] float32 of hidden [B, T, E] over pointer keys [B, S, E]; seen broadcasts to it."""
+        scores = (self.pointer_query(hidden) @ keys.transpose(1, 2)).float()
         scores = scores / math.sqrt(hidden.shape[-1])
-        attention = scores.masked_fill(~prompt.valid[:, None], -1e9).softmax(-1)
+        return scores.masked_fill(~seen, -1e9).softmax(-1)
+
+    def mixture(self, hidden: Tensor, attention: Tensor, ids: Tensor) -> Tensor:
+        """Hidden [..., E], attention and prompt ids [..., S] -> log-probabilities [..., V] float32."""
+        from_vocabulary = F.linear(hidden, self.embed.weight).float().softmax(-1)
         gate = torch.sigmoid(self.pointer_gate(hidden).float())
-        index = prompt.ids[:, None].expand(-1, hidden.shape[1], -1)
-        mixture = ((1 - gate) * from_vocabulary).scatter_add(2, index, gate * attention)
+        mixture = ((1 - gate) * from_vocabulary).scatter_add(-1, ids, gate * attention)
         return (mixture + 1e-8).log()
 
     def _neighbours(self, embedded: Tensor) -> Tensor:
@@ -226,6 +236,7 @@ class RouterFamily:
             eos_ids=tuple(eos) if isinstance(eos, list) else (eos,),
             block_len=config["block_length"],
             context_len=config["max_position_embeddings"],
+            prompt_blocks="whole",
         )
         return cls(model.to(device), traits)
 
@@ -234,48 +245,49 @@ class RouterFamily:
         """Facts of the loaded model."""
         return self._traits
 
-    def prefill(self, prompt: Sequence[int]) -> tuple[Prefix, tuple[int, ...]]:
-        """See `Family.prefill`. The prompt is a segment of its own, so it leaves no tail."""
-        ids = torch.tensor([list(prompt)], device=self.model.embed.weight.device)
-        encoded = self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
-        return Prefix(encoded.layers, len(prompt), (encoded.pointer_keys, ids)), ()
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.embed.weight.device
 
-    def denoise(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> Tensor:
-        """See `Family.denoise`."""
-        hidden, _ = self._decode(blocks, prefixes)
-        return self.model.log_probs(hidden, self._prompts(prefixes))
+    def run(
+        self, ids: Tensor, *, positions: Tensor, mask: Tensor, past: Sequence[LayerKV]
+    ) -> tuple[Tensor, Sequence[LayerKV]]:
+        """See `Family.run`. Without a past the ids are prompts, else whole response blocks.
 
-    def append(self, blocks: Tensor, prefixes: Sequence[Prefix]) -> list[Prefix]:
-        """See `Family.append`."""
-        _, layers = self._decode(blocks, prefixes)
-        return [
-            extend(
-                prefix, [LayerKV(kv.keys[row : row + 1], kv.values[row : row + 1]) for kv in layers]
-            )
-            for row, prefix in enumerate(prefixes)
-        ]
-
-    def _decode(
-        self, blocks: Tensor, prefixes: Sequence[Prefix]
-    ) -> tuple[Tensor, tuple[LayerKV, ...]]:
-        device = self.model.embed.weight.device
-        length = blocks.shape[1]
-        past, valid = stack(prefixes)
-        starts = torch.tensor([prefix.length for prefix in prefixes], device=device)
-        positions = starts[:, None] + torch.arange(length, device=device)
-        mask = None
-        if not bool(valid.all()):
-            own = valid.new_ones(len(prefixes), length)
-            mask = torch.cat([valid, own], 1)[:, None, None, :].expand(-1, 1, length, -1)
-        return self.model.decode(blocks.to(device), positions, mask, past, block_len=length)
-
-    def _prompts(self, prefixes: Sequence[Prefix]) -> Encoded:
-        """What the pointer head needs of several prompts, padded on the right."""
-        longest = max(prefix.extra[1].shape[1] for prefix in prefixes)
-        keys = torch.cat(
-            [F.pad(p.extra[0], (0, 0, 0, longest - p.extra[0].shape[1])) for p in prefixes]
+        What the pointer head needs of a prompt is kept as one more layer, whose values are the token ids: so it
+        travels, pads and leaves with the others. Response positions hold NO_TOKEN there.
+        """
+        if not past:
+            encoded = self.model.encode(ids, mask[:, 0].any(1))
+            hidden = ids.new_zeros(*ids.shape, 0, dtype=encoded.pointer_keys.dtype)
+            own = LayerKV(encoded.pointer_keys[:, None], ids[:, None, :, None].float())
+            return hidden, [*encoded.layers, own]
+        *layers, prompt = past
+        hidden, own = self.model.decode(
+            ids, positions, mask, tuple(layers), block_len=self._traits.block_len
         )
-        ids = torch.cat([F.pad(p.extra[1], (0, longest - p.extra[1].shape[1])) for p in prefixes])
-        lengths = torch.tensor([p.extra[1].shape[1] for p in prefixes], device=ids.device)
-        valid = torch.arange(longest, device=ids.device) < lengths[:, None]
-        return Encoded((), keys, ids, valid)
+        width = hidden.shape[-1]
+        nothing = LayerKV(
+            prompt.keys.new_zeros(ids.shape[0], 1, ids.shape[1], width),
+            prompt.values.new_full((ids.shape[0], 1, ids.shape[1], 1), NO_TOKEN),
+        )
+        return self._pointing(hidden, prompt, mask), [*own, nothing]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `Family.head`: the log of a mixture that sums to one."""
+        return self.model.mixture(*_parted(hidden, self.model.shape.hidden_size))
+
+    def _pointing(self, hidden: Tensor, prompt: LayerKV, mask: Tensor) -> Tensor:
+        """[B, T, E + 2S] hidden states, how they attend to the prompt, and the prompt's ids."""
+        ids = prompt.values[:, 0, :, 0]
+        seen = mask[:, 0, :, : ids.shape[1]] & (ids != NO_TOKEN)[:, None]
+        attention = self.model.point(hidden, prompt.keys[:, 0], seen)
+        spread = ids.clamp_min(0)[:, None].expand(-1, hidden.shape[1], -1)
+        return torch.cat([hidden.float(), attention, spread], -1)
+
+
+def _parted(hidden: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What `RouterFamily.run` put together: hidden states, attention [..., S] and ids [..., S] int64."""
+    attention, ids = hidden[..., width:].chunk(2, -1)
+    return hidden[..., :width], attention, ids.long()

@@ -19,6 +19,7 @@ from agentdiff.engine.families.configs import (
     llada,
     llada2,
     llada_moe,
+    ministral3,
     stock,
 )
 from agentdiff.engine.families.keys import Renames
@@ -229,7 +230,6 @@ FAMILIES: tuple[FamilySpec, ...] = (
         published="JetLM/SDAR-*-Chat, Gen-Verse/TraDo-*",
         architectures=("SDARForCausalLM",),
         model_types=("sdar",),
-        adapter="agentdiff.engine.families.sdar:SdarFamily",
         native="Qwen3ForCausalLM",
         attention="block_causal",
         block_len=4,
@@ -280,6 +280,7 @@ FAMILIES: tuple[FamilySpec, ...] = (
         architectures=("NemotronLabsDiffusionModel",),
         model_types=("nemotron_labs_diffusion",),
         native="Ministral3ForCausalLM",
+        config=ministral3,
         renames=_NEMOTRON_KEYS,
         attention="block_causal",
         block_len=64,

@@ -1,0 +1,144 @@
+"""From logits to numbers about positions, on the model's device: one transfer to the host for a whole step.
+
+Confidence, margin and entropy are those of the model's own distribution without the mask id; temperature and top-p
+only choose the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentdiff.engine.sequence import Sequence
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Rows of a step's logits that belong to one sequence: n places of its block, then m shadows."""
+
+    sequence: Sequence
+    places: NDArray[np.intp]
+    """[n] positions in the block that the first n rows score."""
+    shadows: NDArray[np.intp]
+    """[m] positions in the block whose own tokens the last m rows were not shown."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the logits."""
+        return len(self.places) + len(self.shadows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the step says of them: [n] each, empty for sequences with a grammar, which get `log_probs`."""
+
+    places: NDArray[np.intp]
+    tokens: NDArray[np.int64]
+    """The token that would be committed."""
+    confidence: Floats
+    """Its probability."""
+    margin: Floats
+    """That less the runner-up's."""
+    gap: Floats
+    """log of the best probability over the second."""
+    entropy: Floats
+    """In nats."""
+    log_probs: NDArray[np.float32] | None
+    """[n, V]"""
+    shadows: NDArray[np.intp]
+    support: Floats
+    """[m] probability of the tokens that stand at `shadows`, by everything but themselves."""
+
+
+def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[Answer]:
+    """Score the rows of one step, logits [N, V] float32 with the questions' rows in order; changes `logits`."""
+    logits[:, mask_id] = -torch.inf
+    log_probs = logits.log_softmax(-1)
+    free, grammar, shadow = list[Tensor](), list[Tensor](), list[Tensor]()
+    start = 0
+    for question in questions:
+        split, end = start + len(question.places), start + question.rows
+        if question.sequence.matcher is None:
+            free.append(_describe(log_probs[start:split], question.sequence))
+        else:
+            grammar.append(log_probs[start:split])
+        shadow.append(_support(log_probs[split:end], question))
+        start = end
+    host = iter(_to_host([*free, *grammar, *shadow]))
+    described = [next(host).numpy() for _ in free]
+    scored = [next(host).numpy() for _ in grammar]
+    answers: list[Answer] = []
+    for question in questions:
+        is_free = question.sequence.matcher is None
+        facts = described.pop(0) if is_free else np.empty((5, 0))
+        answers.append(
+            Answer(
+                places=question.places,
+                tokens=facts[0].astype(np.int64),
+                confidence=np.exp(facts[1]),
+                margin=np.exp(facts[1]) - np.exp(facts[3]),
+                gap=facts[2],
+                entropy=facts[4],
+                log_probs=None if is_free else scored.pop(0),
+                shadows=question.shadows,
+                support=next(host).numpy(),
+            )
+        )
+    return answers
+
+
+def draw(log_probs: Tensor, sequence: Sequence) -> Tensor:
+    """One token for each row of [n, V]: the most probable at temperature 0, else a float64 Gumbel draw."""
+    temperature = sequence.temperature
+    if temperature == 0:
+        return log_probs.argmax(-1)
+    scores = log_probs.double() / temperature
+    if sequence.params.top_p < 1:
+        scores = nucleus(scores, sequence.params.top_p)
+    uniform = torch.rand(
+        scores.shape,
+        dtype=torch.float64,
+        device=scores.device,
+        generator=sequence.generator(scores.device),
+    )
+    return (scores - torch.log(-torch.log(uniform.clamp_min(1e-300)))).argmax(-1)
+
+
+def nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """Scores [n, V] with -inf outside the likeliest tokens that together have probability `top_p`; one always stays."""
+    ordered, index = scores.softmax(-1).sort(-1, descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return scores.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), -torch.inf)
+
+
+def _describe(log_probs: Tensor, sequence: Sequence) -> Tensor:
+    """[5, n] float64: token, its log-probability, gap, log-probability of the best other token, entropy."""
+    best, ids = log_probs.topk(2, -1)
+    token, own, other = ids[:, 0], best[:, 0], best[:, 1]
+    if sequence.temperature > 0:
+        token = draw(log_probs, sequence)
+        own = log_probs.gather(-1, token[:, None])[:, 0]
+        other = torch.where(token == ids[:, 0], other, best[:, 0])
+    entropy = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
+    return torch.stack([token, own, best[:, 0] - best[:, 1], other, entropy]).double()
+
+
+def _support(log_probs: Tensor, question: Question) -> Tensor:
+    tokens = torch.from_numpy(question.sequence.block[question.shadows]).to(log_probs.device)
+    own = log_probs.gather(-1, tokens.clamp_min(0)[:, None])[:, 0]
+    return own.exp().double()
+
+
+def _to_host(tensors: list[Tensor]) -> list[Tensor]:
+    """All of them on the CPU, with one wait."""
+    host = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    if tensors and tensors[0].is_cuda:
+        torch.cuda.current_stream(tensors[0].device).synchronize()
+    return host
