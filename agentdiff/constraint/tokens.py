@@ -111,7 +111,7 @@ class TokenAutomaton:
             return DEAD
         if token in self.vocabulary.eos_ids:
             return DONE if state == DONE or self.automaton.accepting[state] else DEAD
-        data = self.vocabulary.tokens[token]
+        data = self.vocabulary.spelled[token]
         if data is None or state == DONE:
             return DEAD
         target = self.automaton.step(state, data)

@@ -4,8 +4,8 @@ It is held twice: id → bytes, and as one trie over all byte strings, flattened
 arrays, so that the children of a trie node lie side by side in byte order. A trie node is an index
 into those arrays; node 0 is the root.
 
-Knows no tokenizer, no merges, no grammar. Tokens without bytes (specials) never stand inside
-constrained text.
+Knows no tokenizer, no merges, no grammar. Tokens without bytes (specials) stand in constrained text
+only where a grammar names them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ IntArray = NDArray[np.int64]
 
 _T = TypeVar("_T")
 
+_SPECIAL = 0xFF
+"""A byte that stands nowhere in UTF-8: it begins what stands for a special token."""
+
+
+def _special(token: int) -> bytes:
+    return bytes([_SPECIAL]) + token.to_bytes(4, "big")
+
 
 class Vocabulary:
     """id → bytes, with a flattened trie. Immutable; share one per tokenizer."""
@@ -32,7 +39,7 @@ class Vocabulary:
 
         Args:
             tokens: The bytes of each token id. None (or no bytes) marks a special token, which
-                never stands inside constrained text.
+                stands in constrained text only where a grammar names it.
             eos_ids: Ids that end the text; all of them mean the same. Their bytes are ignored.
 
         Raises:
@@ -47,6 +54,12 @@ class Vocabulary:
         self.tokens: tuple[bytes | None, ...] = tuple(
             None if i in stop or not token else bytes(token) for i, token in enumerate(tokens)
         )
+        self.spelled: tuple[bytes | None, ...] = tuple(
+            None if i in stop or (token and _SPECIAL in token) else token or _special(i)
+            for i, token in enumerate(self.tokens)
+        )
+        """[V] what an automaton reads: a special token is spelled by bytes that nothing else has;
+        None for EOS, and for what cannot stand in UTF-8."""
         self.twins: dict[int, list[int]] = {}
         """First id of a byte string → further ids that spell the same."""
         self._build_trie()
@@ -63,14 +76,25 @@ class Vocabulary:
                 self._derived[key] = build()
             return self._derived[key]
 
+    def special(self, token: int) -> bytes:
+        """Return what stands for a special token in an automaton.
+
+        Raises:
+            ConfigurationError: The id is outside the vocabulary, ends the text, or is no special.
+        """
+        spelled = self.spelled[token] if 0 <= token < len(self) else None
+        if spelled is None or spelled[0] != _SPECIAL:
+            raise ConfigurationError(f"token {token} is no special token that can stand in a text")
+        return spelled
+
     def child(self, node: int, byte: int) -> int:
         """Return the trie node below `node` along `byte`, or -1."""
         return self.node_bytes.find(byte, self.first_child[node], self.last_child[node])
 
     def _build_trie(self) -> None:
-        ids = [i for i, token in enumerate(self.tokens) if token is not None]
-        ids.sort(key=lambda i: (self.tokens[i], i))
-        spelled = [self.tokens[i] or b"" for i in ids]
+        ids = [i for i, token in enumerate(self.spelled) if token is not None]
+        ids.sort(key=lambda i: (self.spelled[i], i))
+        spelled = [self.spelled[i] or b"" for i in ids]
         text = np.frombuffer(b"".join(spelled), np.uint8)
         length = np.array([len(s) for s in spelled], np.int64)
         offset = np.cumsum(length) - length
