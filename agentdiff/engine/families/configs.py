@@ -117,6 +117,15 @@ def experts(reading: Reading) -> Fields:
     return fields
 
 
+def ministral3(reading: Reading) -> Fields:
+    """A Ministral 3, whose attention also scales queries by their position (Nemotron-Labs-Diffusion)."""
+    fields = decoder(reading)
+    for name in ("llama_4_scaling_beta", "original_max_position_embeddings"):
+        if fields["rope_parameters"].get(name) is None:
+            raise reading.wrong("rope_parameters", f"it lacks `{name}`, which a Ministral 3 needs")
+    return fields
+
+
 def llada(reading: Reading) -> Fields:
     """LLaDA's own names (those of OLMo) for a Llama."""
     heads = reading.count("n_heads")

@@ -47,7 +47,7 @@ def apply_adapter(
             f"`{folder}` is no adapter: it needs adapter_config.json and adapter_model.safetensors"
         )
     tensors = adapter_tensors(path, model, renames)
-    modules = cast("dict[str, nn.Module]", dict(model.named_modules()))
+    modules: set[str] = {name for name, _ in cast("Any", model).named_modules()}
     targets = sorted({name.rpartition(".lora_")[0] for name in tensors})
     if missing := [name for name in targets if name not in modules]:
         raise ConfigurationError(
