@@ -13,12 +13,16 @@ Knows bytes; no JSON, no tokens.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agentdiff.errors import SchemaError
 
 INFINITE = 1 << 30
 """A distance or cost that no finite path has."""
@@ -27,7 +31,11 @@ DONE = 0
 DEAD = -1
 """No state: the bytes are not a prefix of any sentence."""
 NARROW = 24
-"""A state with at most this many next bytes is also kept as a list."""
+"""A state with at most this many next bytes is kept as a list of them."""
+MAX_STATES = 100_000
+"""States an automaton may have; beyond it a schema is refused rather than served slowly."""
+MAX_PLACES = 2_000_000
+"""Places that all states together may stand for."""
 
 
 class Node:
@@ -158,6 +166,46 @@ Item = tuple[Node, int]
 """(node, stack): one place that a prefix can have reached."""
 
 
+class Wide:
+    """Where each byte leads, as runs of bytes that lead to the same state."""
+
+    __slots__ = ("_firsts", "_targets")
+
+    def __init__(self, firsts: bytes, targets: Sequence[int]) -> None:
+        self._firsts = firsts
+        """[runs] the first byte of each; the first run begins at byte 0."""
+        self._targets = array("i", targets)
+
+    def next(self, byte: int) -> int:
+        """Return the next state, or DEAD."""
+        return self._targets[bisect_right(self._firsts, byte) - 1]
+
+    def targets(self) -> NDArray[np.int32]:
+        """Return the next state of every byte: [256]."""
+        firsts = np.frombuffer(self._firsts, np.uint8).astype(np.int64)
+        return np.repeat(np.array(self._targets, np.int32), np.diff(firsts, append=256))
+
+
+Row = list[tuple[int, int]] | Wide
+"""Where the bytes lead from a state: (byte, next state) pairs when few may follow."""
+
+
+def _wide(runs: Sequence[tuple[int, int, int]]) -> Wide:
+    """The row of runs (first byte, byte behind the last, next state), in order."""
+    firsts, targets, at = bytearray(), list[int](), 0
+    for first, stop, target in runs:
+        if first > at:
+            firsts.append(at)
+            targets.append(DEAD)
+        firsts.append(first)
+        targets.append(target)
+        at = stop
+    if at < 256:
+        firsts.append(at)
+        targets.append(DEAD)
+    return Wide(bytes(firsts), targets)
+
+
 class Automaton:
     """The determinised view; grows while it is asked. Not thread-safe: the owner holds a lock."""
 
@@ -180,21 +228,24 @@ class Automaton:
         """[states] tokens to the end of the text, or INFINITE; DONE is below every limit."""
         self.accepting: list[bool] = [False]
         """[states] whether the text may end here."""
-        self.arcs: list[list[tuple[int, int]] | None] = [[]]
-        """[states] (byte, next state) of an expanded state with few of them, else None."""
-        self._expanded: list[bool] = [True]
-        self.table: NDArray[np.int32] = np.full((64, 256), DEAD, np.int32)
-        """[capacity, 256] next states; a row is valid once `expand` has run for it."""
+        self._rows: list[Row | None] = [[]]
+        """[states] where the bytes lead; None until `expand` has run."""
+        self._places = 0
         self.start = self._intern([(start, 0)])
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def expand(self, state: int) -> list[tuple[int, int]] | None:
-        """Fill the state's row; return its (byte, next) pairs when they are few, else None."""
-        if self._expanded[state]:
-            return self.arcs[state]
-        self._expanded[state] = True
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, about: measured on common schemas, nodes of the compiled schema included."""
+        return 700 * len(self.items) + 200 * self._places
+
+    def expand(self, state: int) -> Row:
+        """Return where the bytes lead from a state."""
+        known = self._rows[state]
+        if known is not None:
+            return known
         single: dict[int, list[Item]] = {}
         ranges: list[tuple[int, int, Item]] = []
         for node, stack in self.items[state]:
@@ -204,29 +255,31 @@ class Automaton:
                 else:
                     ranges.append((low, high, (after, stack)))
         if not ranges:
-            found = [(byte, self._intern(items)) for byte, items in sorted(single.items())]
+            runs = [(byte, byte + 1, self._intern(items)) for byte, items in sorted(single.items())]
         else:
             cuts = {low for low, _, _ in ranges} | {high + 1 for _, high, _ in ranges}
             cuts.update(single, (byte + 1 for byte in single))
-            bounds = sorted(cuts)
-            found: list[tuple[int, int]] = []
-            for first, stop in pairwise(bounds):
+            runs: list[tuple[int, int, int]] = []
+            for first, stop in pairwise(sorted(cuts)):
                 items = [item for low, high, item in ranges if low <= first and stop - 1 <= high]
                 items += single.get(first, ())
                 if items:
-                    target = self._intern(items)
-                    found += [(byte, target) for byte in range(first, stop)]
-        if found:
-            self.table[state, [byte for byte, _ in found]] = [target for _, target in found]
-        if len(found) <= NARROW:
-            self.arcs[state] = found
-        return self.arcs[state]
+                    runs.append((first, stop, self._intern(items)))
+        if sum(stop - first for first, stop, _ in runs) <= NARROW:
+            row: Row = [
+                (byte, target) for first, stop, target in runs for byte in range(first, stop)
+            ]
+        else:
+            row = _wide(runs)
+        self._rows[state] = row
+        return row
 
     def step(self, state: int, data: bytes) -> int:
         """Follow the bytes from a state; DEAD when they lead nowhere."""
         for byte in data:
-            self.expand(state)
-            state = int(self.table[state, byte])
+            row = self.expand(state)
+            is_wide = isinstance(row, Wide)
+            state = row.next(byte) if is_wide else dict(row).get(byte, DEAD)
             if state == DEAD:
                 break
         return state
@@ -262,8 +315,12 @@ class Automaton:
         return state
 
     def _append(self, items: list[Item]) -> None:
-        if len(self.items) == len(self.table):
-            self.table = np.vstack([self.table, np.full_like(self.table, DEAD)])
+        self._places += len(items)
+        if len(self.items) >= MAX_STATES or self._places > MAX_PLACES:
+            raise SchemaError(
+                f"the schema needs more than {MAX_STATES:,} states of {MAX_PLACES:,} places; bound "
+                "its repetitions, or split alternatives that begin alike"
+            )
         self.items.append(tuple(items))
         cost, accepting = INFINITE, False
         for node, stack in items:
@@ -271,8 +328,7 @@ class Automaton:
             accepting |= node is END
         self.costs.append(cost)
         self.accepting.append(accepting)
-        self.arcs.append(None)
-        self._expanded.append(False)
+        self._rows.append(None)
 
     def _close(self, raw: list[Item]) -> list[Item]:
         """Everything reachable without a byte: places with arcs, and the end of the text."""

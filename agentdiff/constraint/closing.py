@@ -8,6 +8,8 @@ node of cost at most c - 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agentdiff.constraint.automaton import END, INFINITE, Node, way_out
 from agentdiff.constraint.vocabulary import Vocabulary
 
@@ -20,16 +22,19 @@ class Closing:
 
     def price(self, node: Node) -> int:
         """Return the tokens from a node to its frame's end; INFINITE if they cannot be spelled."""
-        if node is END:
-            return 0
-        if node.price < 0:
-            if node.is_dead:
-                node.price = INFINITE
-            else:
-                self._price_way_out(node)
-        return node.price
+        work = [self._price_way_out(node)]  # a stack of our own: calls may follow by the thousand
+        while work:
+            needed = next(work[-1], None)
+            if needed is None:
+                work.pop()
+            elif _known(needed) < 0:
+                work.append(self._price_way_out(needed))
+        return _known(node)
 
-    def _price_way_out(self, node: Node) -> None:
+    def _price_way_out(self, node: Node) -> Iterator[Node]:
+        """Price a node; yields the nodes that must be priced before it goes on."""
+        if _known(node) >= 0:
+            return
         # The run: nodes joined by single bytes, up to a call or the frame's end.
         run: list[Node] = []
         data = bytearray()
@@ -46,7 +51,9 @@ class Closing:
             offsets.append(len(data))
             if rule is not None:
                 if node.price < 0:
-                    node.price = min(self.price(rule.start) + self.price(after), INFINITE)
+                    yield rule.start
+                    yield after
+                    node.price = min(_known(rule.start) + _known(after), INFINITE)
                 break
             if byte >= 0:
                 data.append(byte)
@@ -77,3 +84,10 @@ class Closing:
             if vocabulary.node_token[trie_node] >= 0 and prices[end + 1] + 1 < best:
                 best = prices[end + 1] + 1
         return min(best, INFINITE)
+
+
+def _known(node: Node) -> int:
+    """The price of a node, or -1 when it must be found."""
+    if node is END:
+        return 0
+    return INFINITE if node.is_dead else node.price

@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.layers import BoolArray, Layer, Layers
 from agentdiff.constraint.scores import FloatArray, Scores
-from agentdiff.constraint.tokens import EOS_SET
+from agentdiff.constraint.tokens import EOS_SET, TokenAutomaton
 from agentdiff.constraint.vocabulary import IntArray
 
 NEVER = -1e9
 """The score of what the grammar or a pin forbids: far below every real score, and finite, so that
 sums work."""
-_IMPOSSIBLE = NEVER / 2
-_MARGIN = 25.0
+IMPOSSIBLE = NEVER / 2
+MARGIN = 25.0
 """States this many nats below the best of their position are not explored."""
-_WIDTHS = (48, 512, 4096)
+WIDTHS = (48, 512, 4096)
 """States kept per position; later ones only when pins that leave the witness find no way with
 fewer."""
 
@@ -60,7 +60,7 @@ class Fill:
 
 
 class Lattice:
-    """The explored part of one step; built by `solve`."""
+    """The explored part of one step."""
 
     def __init__(
         self,
@@ -151,9 +151,9 @@ class Lattice:
         best = float(reached.max())
         if np.isnan(best):
             raise ValueError("`log_probs` holds NaN")
-        if best < _IMPOSSIBLE:
+        if best < IMPOSSIBLE:
             raise Infeasible(i)
-        limit = max(best - margin, _IMPOSSIBLE)
+        limit = max(best - margin, IMPOSSIBLE)
         keep = reached >= limit
         count = int(np.count_nonzero(keep))
         if count > width:
@@ -162,10 +162,10 @@ class Lattice:
             return None
         if i + 1 < len(old_path):
             k = int(layer.targets.searchsorted(old_path[i + 1]))
-            if k < len(keep) and layer.targets[k] == old_path[i + 1] and reached[k] > _IMPOSSIBLE:
+            if k < len(keep) and layer.targets[k] == old_path[i + 1] and reached[k] > IMPOSSIBLE:
                 keep[k] = True
         if self.first_loss is None and np.count_nonzero(keep) < np.count_nonzero(
-            reached > _IMPOSSIBLE
+            reached > IMPOSSIBLE
         ):
             self.first_loss = i
         return np.flatnonzero(keep)
@@ -203,7 +203,7 @@ class Lattice:
         tokens, path, ends = self._walk(behind, None)
         return self._judge(tokens, path, ends, behind, total, self._forward, self._scores)
 
-    def sample(self, scores: Scores, rng: np.random.Generator) -> Fill:
+    def sample(self, scores: Scores, draws: FloatArray) -> Fill:
         """Return a sample of the posterior of the (tempered) scores it was explored with.
 
         The confidence is that of the untempered `scores`.
@@ -213,7 +213,7 @@ class Lattice:
         """
         behind, total = self._backward(self._weights, 1)
         self._check(total)
-        tokens, path, ends = self._walk(behind, rng)
+        tokens, path, ends = self._walk(behind, draws)
         weights = [self._weigh(i, layer, scores) for i, layer in enumerate(self._layers)]
         forward: list[FloatArray] = []
         at = np.zeros(1)
@@ -227,13 +227,13 @@ class Lattice:
         return self._judge(tokens, path, ends, behind, total, forward, scores)
 
     def _check(self, total: float) -> None:
-        if total < _IMPOSSIBLE:
+        if total < IMPOSSIBLE:
             raise Infeasible(None)
 
     def _walk(
-        self, behind: Sequence[FloatArray], rng: np.random.Generator | None
+        self, behind: Sequence[FloatArray], draws: FloatArray | None
     ) -> tuple[IntArray, list[int], list[int]]:
-        """Left to right: (tokens, states, per layer the source taken); a sample if `rng`."""
+        """Left to right: (tokens, states, per layer the source taken); a sample by `draws`."""
         tokens = np.full(self._length, self._tokens.vocabulary.eos_ids[0], np.int64)
         path, taken = [self._start], [0]
         for i, layer in enumerate(self._layers):
@@ -242,28 +242,26 @@ class Lattice:
             high = (
                 layer.s_start[source + 1] if source + 1 < len(layer.s_start) else len(layer.s_set)
             )
-            ways = self._weights[i][-1 if rng is None else 0, layer.s_set[low:high]]
-            ways = ways + behind[i][-1 if rng is None else 0, layer.s_target[low:high]]
-            edge = low + (int(ways.argmax()) if rng is None else _draw(ways, rng))
+            ways = self._weights[i][-1 if draws is None else 0, layer.s_set[low:high]]
+            ways = ways + behind[i][-1 if draws is None else 0, layer.s_target[low:high]]
+            edge = low + (int(ways.argmax()) if draws is None else _draw(ways, draws[i, 0]))
             target = int(layer.s_target[edge])
-            tokens[i] = self._token(i, layer, int(layer.s_set[edge]), rng)
+            tokens[i] = self._token(i, int(layer.set_ids[layer.s_set[edge]]), draws)
             path.append(int(layer.targets[target]))
             taken.append(target if kept is None else int(kept.searchsorted(target)))
         for i in range(len(self._layers), self._length):
-            eos = self._tokens.sets[EOS_SET]
-            tokens[i] = self._pins.get(i, self._scores.best_in(i, eos, None))
+            tokens[i] = self._pins.get(i, self._scores.best_in(i, EOS_SET))
             path.append(DONE)
         return tokens, path, taken
 
-    def _token(self, i: int, layer: Layer, k: int, rng: np.random.Generator | None) -> int:
+    def _token(self, i: int, number: int, draws: FloatArray | None) -> int:
         """The token of an edge's set: the pinned one, the likeliest, or a sample."""
         if i in self._pins:
             return self._pins[i]
-        ids = self._tokens.sets[int(layer.set_ids[k])]
-        if rng is None:
-            small = len(layer.id_start)
-            return self._scores.best_in(i, ids, layer.big[k - small] if k >= small else None)
-        return int(ids[_draw(self._scores.at(i, ids), rng)])
+        if draws is None:
+            return self._scores.best_in(i, number)
+        ids = self._tokens.sets.members(number)
+        return int(ids[_draw(self._scores.at(i, ids), draws[i, 1])])
 
     def _judge(
         self,
@@ -286,7 +284,7 @@ class Lattice:
             edges = np.flatnonzero(layer.holds(token)[layer.s_set])
             ways = forward[i][layer.s_source[edges]] + behind[i][0, layer.s_target[edges]]
             highest = float(ways.max())
-            share = self._tokens.sets[EOS_SET] if token in eos_ids else np.array([token])
+            share = self._tokens.sets.members(EOS_SET) if token in eos_ids else np.array([token])
             score = float(np.logaddexp.reduce(scores.at(i, share)))
             confidence[i] = min(
                 1.0, float(np.exp(ways - highest).sum()) * np.exp(highest + score - total)
@@ -303,49 +301,56 @@ class Lattice:
             if i > self.first_loss:
                 return False
             ways = forward[layer.s_source]
-        live = np.unique(layer.s_set[ways > _IMPOSSIBLE])
+        live = np.unique(layer.s_set[ways > IMPOSSIBLE])
         if len(live) != 1:
             return False
         return bool(layer.set_sizes[live[0]] == 1 or layer.set_ids[live[0]] == EOS_SET)
 
 
-def solve(
-    layers: Layers,
-    start: int,
-    log_probs: NDArray[np.floating],
-    pins: Mapping[int, int],
-    *,
-    budget: int,
-    old_path: Sequence[int],
-    temperature: float,
-    rng: np.random.Generator | None,
-) -> Fill:
-    """Return a fill of the block: the best one, or a sample when `temperature` > 0.
+class Lattices:
+    """Solves the steps of one grammar in numpy: the reference. Safe to share between threads."""
 
-    Raises:
-        Infeasible: No fill keeps the pins, or none was found among the states that one step may
-            explore.
-    """
-    plain = Scores(log_probs, 1.0)
-    scores = plain if temperature == 0.0 else Scores(log_probs, temperature)
-    for width in _WIDTHS:
-        try:
-            lattice = Lattice(
-                layers,
-                start,
-                budget=budget,
-                scores=scores,
-                length=len(log_probs),
-                pins=pins,
-                old_path=old_path,
-                width=width,
-                margin=_MARGIN if width == _WIDTHS[0] else -NEVER,
-            )
-            return lattice.solve() if rng is None else lattice.sample(plain, rng)
-        except Infeasible:
-            if width == _WIDTHS[-1]:
-                raise
-    raise AssertionError("the widths end with a return or an error")
+    def __init__(self, tokens: TokenAutomaton) -> None:
+        self._layers = Layers(tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held between steps, about."""
+        return self._layers.nbytes
+
+    def solve(
+        self,
+        start: int,
+        log_probs: NDArray[np.floating],
+        pins: Mapping[int, int],
+        *,
+        budget: int,
+        old_path: Sequence[int],
+        temperature: float,
+        draws: FloatArray | None,
+    ) -> Fill:
+        """See `step.Solver.solve`."""
+        sets = self._layers.tokens.sets
+        plain = Scores(log_probs, 1.0, sets)
+        scores = plain if draws is None else Scores(log_probs, temperature, sets)
+        for width in WIDTHS:
+            try:
+                lattice = Lattice(
+                    self._layers,
+                    start,
+                    budget=budget,
+                    scores=scores,
+                    length=len(log_probs),
+                    pins=pins,
+                    old_path=old_path,
+                    width=width,
+                    margin=MARGIN if width == WIDTHS[0] else -NEVER,
+                )
+                return lattice.solve() if draws is None else lattice.sample(plain, draws)
+            except Infeasible:
+                if width == WIDTHS[-1]:
+                    raise
+        raise AssertionError("the widths end with a return or an error")
 
 
 def _log_sums(ways: FloatArray, starts: IntArray, segment: IntArray) -> FloatArray:
@@ -355,10 +360,7 @@ def _log_sums(ways: FloatArray, starts: IntArray, segment: IntArray) -> FloatArr
     return np.maximum(highest + np.log(sums), 2 * NEVER)
 
 
-def _draw(scores: FloatArray, rng: np.random.Generator) -> int:
+def _draw(scores: FloatArray, draw: float) -> int:
     """Draw an index with probability proportional to exp(score)."""
-    if len(scores) == 1:
-        return 0
     sums: FloatArray = np.cumsum(np.exp(scores - scores.max()))
-    point = rng.random() * float(sums[-1])
-    return min(int(sums.searchsorted(point, side="right")), len(scores) - 1)
+    return min(int(sums.searchsorted(draw * float(sums[-1]), side="right")), len(scores) - 1)

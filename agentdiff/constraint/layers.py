@@ -17,10 +17,8 @@ from agentdiff.constraint.vocabulary import IntArray
 
 BoolArray = NDArray[np.bool_]
 
-_BIG = 8192
-"""Sets with more tokens than this are not gathered."""
-_CACHE_IDS = 4_000_000
-"""Token ids that cached layers may hold together; then the cache starts anew."""
+_CACHE_BYTES = 4_000_000
+"""Bytes that the layers of a grammar may hold together; then the cache starts anew."""
 
 
 class Layer:
@@ -33,28 +31,29 @@ class Layer:
         sets = np.concatenate([s for _, s in edges])
         costs = tokens.automaton.costs
 
-        self.targets, s_target = np.unique(target, return_inverse=True)
+        self.targets, s_target = np.unique(target.astype(np.int64), return_inverse=True)
         self.targets_key = self.targets.tobytes()
         self.costs: IntArray = np.array([costs[q] for q in self.targets.tolist()], np.int64)
         self.highest_cost = int(self.costs.max())
-        # Big sets come last: they are not gathered.
+        # Inverted sets come last: they are not gathered.
         set_ids, s_set = np.unique(sets, return_inverse=True)
-        numbers: list[int] = set_ids.tolist()
-        sizes = np.array([tokens.set_sizes[k] for k in numbers], np.int64)
-        big = sizes > _BIG
-        if big.any():
-            order = np.argsort(big, kind="stable")
+        inverted = np.array([tokens.sets.is_inverted(k) for k in set_ids.tolist()])
+        if inverted.any():
+            order = np.argsort(inverted, kind="stable")
             rank = np.empty_like(order)
             rank[order] = np.arange(len(order))
-            set_ids, sizes, s_set = set_ids[order], sizes[order], rank[s_set]
-        small = len(set_ids) - int(big.sum())
+            set_ids, s_set = set_ids[order], rank[s_set]
+        small = len(set_ids) - int(inverted.sum())
+        numbers: list[int] = set_ids.tolist()
         self.set_ids = set_ids
         """[K] numbers of the token sets."""
+        sizes = np.array([tokens.sets.sizes[k] for k in numbers], np.int64)
         self.set_sizes = sizes
-        self.big = [tokens.big_set(k) for k in set_ids[small:].tolist()]
-        gathered: list[IntArray] = [tokens.sets[k] for k in set_ids[:small].tolist()]
-        self.ids: IntArray = np.concatenate(gathered) if small else np.zeros(0, np.int64)
-        """The ids of all small sets, one after another."""
+        self.inverted = numbers[small:]
+        """Numbers of the sets that are summed by what is not in them."""
+        gathered = [tokens.sets.written(k) for k in numbers[:small]]
+        self.ids: NDArray[np.int32] = np.concatenate(gathered) if small else np.zeros(0, np.int32)
+        """The ids of all other sets, one after another."""
         self.id_start: IntArray = np.cumsum(sizes[:small]) - sizes[:small]
         self.s_source: IntArray = np.repeat(np.arange(len(states)), counts)
         self.s_target: IntArray = s_target
@@ -65,7 +64,13 @@ class Layer:
         self.t_set: IntArray = s_set[by_target]
         self.t_target: IntArray = s_target[by_target]
         self.t_start: IntArray = np.flatnonzero(np.diff(self.t_target, prepend=-1))
+        self._sets = tokens.sets
         self._holds: dict[int, BoolArray] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, about."""
+        return 4 * len(self.ids) + 48 * len(self.s_set) + 40 * len(self.targets)
 
     def holds(self, token: int) -> BoolArray:
         """Return which of the layer's sets hold a token: [K]."""
@@ -76,8 +81,8 @@ class Layer:
                 known[: len(self.id_start)] = np.logical_or.reduceat(
                     self.ids == token, self.id_start
                 )
-            for k, big in enumerate(self.big, len(self.id_start)):
-                known[k] = big.mask[token]
+            for k, number in enumerate(self.inverted, len(self.id_start)):
+                known[k] = self._sets.mask(number)[token]
             self._holds[token] = known
         return known
 
@@ -90,15 +95,20 @@ class Layers:
         self._known: dict[bytes, Layer] = {}
         self._held = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, about."""
+        return self._held
+
     def after(self, states: IntArray, key: bytes) -> Layer:
         """Return the layer of these states; `key` is their bytes."""
         layer = self._known.get(key)
         if layer is None:
             with self.tokens.lock:
                 layer = Layer(self.tokens, states)
-                self._held += len(layer.ids) + 8 * len(layer.s_set)
-                if self._held > _CACHE_IDS:
+                self._held += layer.nbytes
+                if self._held > _CACHE_BYTES:
                     self._known = {}
-                    self._held = len(layer.ids)
+                    self._held = layer.nbytes
                 self._known[key] = layer
         return layer

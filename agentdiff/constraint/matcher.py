@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
-from agentdiff.constraint.lattice import Infeasible, Layers, solve
+from agentdiff.constraint.lattice import Infeasible
 from agentdiff.constraint.schema import Style, compile_to_nodes
+from agentdiff.constraint.step import Solver, StepSolver
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import Vocabulary
 from agentdiff.errors import BudgetTooSmall, SchemaError
@@ -66,7 +67,7 @@ class Grammar:
         """
         self.vocabulary = vocabulary
         self._tokens = TokenAutomaton(start, vocabulary)
-        self._layers = Layers(self._tokens)
+        self._solver = StepSolver(self._tokens)
         if self.min_tokens >= INFINITE:
             raise SchemaError(
                 "the vocabulary has no tokens to spell any text that satisfies the schema"
@@ -88,7 +89,12 @@ class Grammar:
         """
         if budget < self.min_tokens:
             raise BudgetTooSmall(budget=budget, needed=self.min_tokens)
-        return Matcher(self._layers, self._tokens.start, budget)
+        return Matcher(self._tokens, self._solver, self._tokens.start, budget)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, about; what all grammars of the vocabulary share is not counted."""
+        return self._tokens.nbytes + self._solver.nbytes
 
     def accepts(self, text: bytes) -> bool:
         """Whether these bytes are one whole text of the grammar, in any tokens."""
@@ -115,10 +121,10 @@ class Proposal:
 class Matcher:
     """One text on its way: advance block by block, propose within a block."""
 
-    def __init__(self, layers: Layers, state: int, budget: int) -> None:
+    def __init__(self, tokens: TokenAutomaton, solver: Solver, state: int, budget: int) -> None:
         """Begin in a state; use `Grammar.start`."""
-        self._layers = layers
-        self._tokens = layers.tokens
+        self._tokens = tokens
+        self._solver = solver
         self._state = state
         self._budget = budget
         self._path: list[int] = []
@@ -146,7 +152,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Return a matcher at the same point; the two go on independently and share the grammar."""
-        other = Matcher(self._layers, self._state, self._budget)
+        other = Matcher(self._tokens, self._solver, self._state, self._budget)
         other._path = self._path
         return other
 
@@ -181,15 +187,14 @@ class Matcher:
         if len(self._path) != length + 1 or self._path[head] != state:
             self._path = path + self._cheapest_path(state, length - head)
         try:
-            fill = solve(
-                self._layers,
+            fill = self._solver.solve(
                 state,
                 log_probs[head:],
                 rest,
                 budget=self._budget - head,
                 old_path=self._path[head:],
                 temperature=temperature,
-                rng=rng if temperature > 0 else None,
+                draws=rng.random((length - head, 2)) if rng and temperature > 0 else None,
             )
         except Infeasible as error:
             positions = sorted(
@@ -233,7 +238,7 @@ class Matcher:
             ways = [k for k, t in enumerate(targets.tolist()) if ahead._can_afford(t)]
             if len(ways) != 1 or targets[ways[0]] == DONE:
                 break
-            ids = self._tokens.sets[int(sets[ways[0]])]
+            ids = self._tokens.sets.members(int(sets[ways[0]]))
             if len(ids) != 1:
                 break
             prefix.append(int(ids[0]))

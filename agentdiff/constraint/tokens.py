@@ -5,19 +5,20 @@ walking the trie of the vocabulary and the automaton together: in plain Python w
 follow, a whole level at a time in numpy where many may. Inside a string the walk is skipped: what
 tokens do there is known once per vocabulary.
 
-Token sets are interned: the same set has the same number in every state.
+Edges lie side by side in arrays, so that a compiled step can follow them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import RLock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node
+from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node, Wide
 from agentdiff.constraint.closing import Closing
+from agentdiff.constraint.sets import Column, SetArrays, TokenSets
 from agentdiff.constraint.strings import StringBody, StringPlace, string_tokens
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
@@ -26,20 +27,27 @@ EOS_SET = 0
 _FEW_CHILDREN = 16
 """Trie nodes with at most this many children are followed one by one."""
 
-Edges = tuple[IntArray, IntArray]
+Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
 Tokens = list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class BigSet:
-    """A token set that is a large part of the vocabulary."""
+class Graph(NamedTuple):
+    """What is known of a token automaton at one moment, as arrays; later growth leaves it alone.
 
-    ids: IntArray
-    others: IntArray
-    """The ids that are not in it."""
-    mask: NDArray[np.bool_]
-    """[V] whether an id is in it."""
+    S states, E edges.
+    """
+
+    first: IntArray
+    """[S] where a state's edges begin; -1 while they are not known."""
+    last: IntArray
+    """[S] where they end."""
+    cost: IntArray
+    """[S] tokens to the end of the text; far below 0 for DONE."""
+    target: NDArray[np.int32]
+    """[E]"""
+    set: NDArray[np.int32]
+    """[E]"""
 
 
 class TokenAutomaton:
@@ -49,17 +57,15 @@ class TokenAutomaton:
         self.vocabulary = vocabulary
         self.lock = RLock()
         self.automaton = Automaton(start, Closing(vocabulary).price)
-        self.sets: list[IntArray] = []
-        """[sets] the token ids of each set, sorted."""
-        self.set_sizes: list[int] = []
-        self._set_ids: dict[bytes, int] = {}
-        self._big_sets: dict[int, BigSet] = {}
+        self.sets = TokenSets(vocabulary)
         self._edges: dict[int, Edges] = {}
+        self._target, self._set = Column(np.int32), Column(np.int32)
+        self._first, self._last, self._cost = (Column(np.int64) for _ in range(3))
+        self._graph: tuple[Graph, SetArrays] | None = None
         self._steps: dict[tuple[int, int], int] = {}
-        self._group_sets: dict[tuple[int, tuple[int, ...]], int] = {}
-        eos = self._intern_set(np.array(vocabulary.eos_ids, np.int64), twins=False)
+        eos = self.sets.number(np.array(vocabulary.eos_ids, np.int64))
         assert eos == EOS_SET
-        self._edges[DONE] = (np.array([DONE]), np.array([EOS_SET]))
+        self._keep_edges(DONE, [DONE], [EOS_SET])
 
     @property
     def start(self) -> int:
@@ -83,18 +89,37 @@ class TokenAutomaton:
         known = self._edges.get(state)
         if known is None:
             with self.lock:
-                known = self._edges[state] = self._find_edges(state)
+                known = self._edges.get(state) or self._find_edges(state)
         return known
 
-    def big_set(self, number: int) -> BigSet:
-        """Return a token set with its complement, computed once."""
-        known = self._big_sets.get(number)
-        if known is None:
-            mask = np.zeros(len(self.vocabulary), np.bool_)
-            mask[self.sets[number]] = True
-            known = BigSet(ids=self.sets[number], others=np.flatnonzero(~mask), mask=mask)
-            self._big_sets[number] = known
-        return known
+    def arrays(self) -> tuple[Graph, SetArrays]:
+        """Return all that is known so far as arrays."""
+        with self.lock:
+            known = self._graph
+            if known is None or len(known[0].cost) < len(self.automaton):
+                self._list_states()
+                graph = Graph(
+                    self._first.values.copy(),
+                    self._last.values.copy(),
+                    self._cost.values,
+                    self._target.values,
+                    self._set.values,
+                )
+                known = self._graph = graph, self.sets.arrays()
+            return known
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held beyond what the vocabulary shares, about."""
+        automaton = self.automaton
+        columns = (self._target, self._set, self._first, self._last, self._cost)
+        return (
+            automaton.nbytes
+            + self.sets.nbytes
+            + sum(column.nbytes for column in columns)
+            + 300 * len(self._edges)
+            + 200 * len(self._steps)
+        )
 
     def cheapest(self, state: int) -> int:
         """Return the next state on the shortest way to the end; DONE once there."""
@@ -127,8 +152,25 @@ class TokenAutomaton:
             self._add_sets(found, *self._walk([(0, state)]))
         if self.automaton.accepting[state]:
             found[DONE] = EOS_SET
-        targets = np.fromiter(found.keys(), np.int64, len(found))
-        return targets, np.fromiter(found.values(), np.int64, len(found))
+        return self._keep_edges(state, list(found.keys()), list(found.values()))
+
+    def _keep_edges(self, state: int, targets: list[int], sets: list[int]) -> Edges:
+        start = self._target.extend(targets)
+        self._set.extend(sets)
+        self._list_states()
+        self._first.values[state], self._last.values[state] = start, start + len(targets)
+        self._graph = None
+        known = self._target.values[start:], self._set.values[start:]
+        self._edges[state] = known
+        return known
+
+    def _list_states(self) -> None:
+        """Give the states that are new their places in the arrays."""
+        new = self.automaton.costs[self._cost.size :]
+        if new:
+            self._cost.extend(new)
+            self._first.extend(np.full(len(new), -1, np.int64))
+            self._last.extend(np.full(len(new), -1, np.int64))
 
     # -- the walk -----------------------------------------------------------------------------
 
@@ -150,12 +192,11 @@ class TokenAutomaton:
             first, last = first_child[node], last_child[node]
             if first == last:
                 continue
-            arcs = automaton.expand(state)
-            if last - first <= _FEW_CHILDREN and (arcs is None or len(arcs) > last - first):
-                row = automaton.table[state]
-                steps = [(child, int(row[node_bytes[child]])) for child in range(first, last)]
-            elif arcs is not None:
-                steps = [(find(byte, first, last), target) for byte, target in arcs]
+            row = automaton.expand(state)
+            if not isinstance(row, Wide):
+                steps = [(find(byte, first, last), target) for byte, target in row]
+            elif last - first <= _FEW_CHILDREN:
+                steps = [(child, row.next(node_bytes[child])) for child in range(first, last)]
             else:
                 wide.append((node, state))
                 continue
@@ -173,23 +214,24 @@ class TokenAutomaton:
         nodes = np.array([node for node, _ in seeds])
         states = np.array([state for _, state in seeds])
         found: list[tuple[IntArray, IntArray]] = []
-        while len(nodes):
+        while True:
             first, widths = vocabulary.child_start[nodes], vocabulary.child_end[nodes]
             widths = widths - first
             has_children = widths > 0
             first, widths, states = first[has_children], widths[has_children], states[has_children]
-            for state in np.unique(states).tolist():
-                automaton.expand(state)
+            if not len(states):
+                return found
+            known, row = np.unique(states, return_inverse=True)
+            table = np.stack([_all_targets(automaton, state) for state in known.tolist()])
             parent = np.repeat(np.arange(len(states)), widths)
             nodes = np.arange(len(parent)) + (first - (np.cumsum(widths) - widths))[parent]
-            states = automaton.table[states[parent], vocabulary.trie_byte[nodes]].astype(np.int64)
+            states = table[row[parent], vocabulary.trie_byte[nodes]].astype(np.int64)
             live = states >= 0
             nodes, states = nodes[live], states[live]
             tokens = vocabulary.trie_token[nodes]
             ends = tokens >= 0
             if ends.any():
                 found.append((tokens[ends], states[ends]))
-        return found
 
     def _add_sets(
         self, edges: dict[int, int], found: dict[int, Tokens], bulk: list[tuple[IntArray, IntArray]]
@@ -209,14 +251,14 @@ class TokenAutomaton:
             if state in parts or state in edges:
                 parts.setdefault(state, []).append(np.array(few, np.int64))
             elif costs[state] < INFINITE:
-                edges[state] = self._intern_set(np.array(sorted(few), np.int64))
+                edges[state] = self._number(np.array(sorted(few), np.int64))
         for state, arrays in parts.items():
             if costs[state] >= INFINITE:
                 continue
             if state in edges:
-                arrays.append(self.sets[edges[state]])
+                arrays.append(self.sets.members(edges[state]))
             tokens = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            edges[state] = self._intern_set(np.sort(tokens))
+            edges[state] = self._number(np.sort(tokens))
 
     # -- inside strings -----------------------------------------------------------------------
 
@@ -259,24 +301,26 @@ class TokenAutomaton:
 
     def _group_set(self, character: int, members: tuple[int, ...]) -> int:
         """The union of some groups of `string_tokens`."""
-        known = self._group_sets.get((character, members))
-        if known is None:
-            inside = string_tokens(self.vocabulary, character).inside
-            tokens = np.sort(np.concatenate([inside[k][2] for k in members]))
-            known = self._group_sets[character, members] = self._intern_set(tokens)
-        return known
 
-    def _intern_set(self, tokens: NDArray[np.int64], *, twins: bool = True) -> int:
+        def build() -> IntArray:
+            inside = string_tokens(self.vocabulary, character).inside
+            return self.vocabulary.with_twins(
+                np.sort(np.concatenate([inside[k][2] for k in members]))
+            )
+
+        return self.sets.shared_number(("string", character, members), build)
+
+    def _number(self, tokens: IntArray) -> int:
         """The number of a sorted set; ids that spell the same as a member join it."""
-        vocabulary = self.vocabulary
-        if twins and vocabulary.twins:
-            more = [i for token in tokens.tolist() for i in vocabulary.twins.get(token, ())]
-            # Interned sets already hold their twins, so a union of them may hold one twice.
-            tokens = np.unique(np.concatenate([tokens, np.array(more, np.int64)]))
-        key = tokens.tobytes()
-        number = self._set_ids.get(key)
-        if number is None:
-            number = self._set_ids[key] = len(self.sets)
-            self.sets.append(tokens)
-            self.set_sizes.append(len(tokens))
-        return number
+        return self.sets.number(self.vocabulary.with_twins(tokens))
+
+
+def _all_targets(automaton: Automaton, state: int) -> NDArray[np.int32]:
+    """Where every byte leads from a state: [256]."""
+    row = automaton.expand(state)
+    if isinstance(row, Wide):
+        return row.targets()
+    targets = np.full(256, DEAD, np.int32)
+    for byte, target in row:
+        targets[byte] = target
+    return targets

@@ -153,7 +153,7 @@ def test_large_token_sets_give_the_same_numbers_as_small_ones(
         return proposal.tokens.tolist(), proposal.confidence.tolist()
 
     summed = {t: propose(t) for t in (0.0, 1.3)}
-    monkeypatch.setattr("agentdiff.constraint.layers._BIG", 10**9)
+    monkeypatch.setattr("agentdiff.constraint.sets._LARGE", 10**9)
     for temperature, (tokens, confidence) in summed.items():
         gathered = propose(temperature)
         assert gathered[0] == tokens

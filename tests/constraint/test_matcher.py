@@ -141,9 +141,9 @@ def test_each_open_state_has_a_token_that_brings_it_closer_to_the_end(
         assert (cost == 0) == automaton.automaton.accepting[state]
         # What an edge says is what the bytes say.
         k = int(rng.integers(len(targets)))
-        token = int(rng.choice(automaton.sets[sets[k]]))
+        token = int(rng.choice(automaton.sets.members(int(sets[k]))))
         assert automaton.step(state, token) == targets[k]
-        assert sum(token in automaton.sets[s] for s in sets.tolist()) == 1
+        assert sum(token in automaton.sets.members(s) for s in sets.tolist()) == 1
         state = int(targets[k])
 
 
@@ -158,7 +158,7 @@ def test_edges_hold_exactly_the_tokens_whose_bytes_go_on(schema: Any, seed: int)
         listed = {
             t: q
             for q, s in zip(targets.tolist(), sets.tolist(), strict=True)
-            for t in automaton.sets[s].tolist()
+            for t in automaton.sets.members(s).tolist()
         }
         for token in range(len(WORDS)):
             assert automaton.step(state, token) == listed.get(token, -1)
