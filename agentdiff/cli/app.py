@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentdiff.cli import bench, run, trace
+from agentdiff.cli import bench, budgets, run, trace
 from agentdiff.cli.complaints import complain, exit_code
 from agentdiff.errors import AgentDiffError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.add_typer(trace.app)
 app.add_typer(bench.app)
+app.add_typer(budgets.app)
 
 
 def _version(is_asked: bool) -> None:

@@ -1,16 +1,20 @@
 """What a budget costs, by backend family. A wrong budget hurts each of them in another way.
 
-| family | too large | too small |
-|---|---|---|
-| canvas: laid out at once (LLaDA, Dream) | all of it is computed | written again, twice as large |
-| blocks: stops early (SDAR, LLaDA2.x) | only a reservation | another block is appended |
-| cap: billed as generated (hosted) | only a reservation | paid for and thrown away |
+| family | too large | too small | then |
+|---|---|---|---|
+| full canvas, no cache (LLaDA, Dream) | every position, in more passes | written again | retry |
+| canvas with a prefix or dual cache (Fast-dLLM) | cheap empty blocks | blocks are appended | extend |
+| blocks with early stop (SDAR, LLaDA2.x) | only a reservation | another block | extend |
+| big canvases (DiffusionGemma) | only a reservation | another canvas | continue |
+| hosted (Mercury) | only a reservation | paid for and thrown away | retry |
+
+All prices are in positions: what one more position of output costs that family.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from agentdiff.errors import ConfigurationError
 
@@ -20,6 +24,15 @@ if TYPE_CHECKING:
 
 LARGEST = 8192
 """Tokens beyond which no retry goes."""
+BIG_CANVAS = 128
+"""A quantum from which on a block is a canvas of its own."""
+
+Recovery = Literal["extend", "continue", "retry"]
+"""What a backend can do for an output that does not fit.
+
+`extend`: append blocks and keep what is decoded. `continue`: be asked again with the output so far
+as a prefix. `retry`: be asked again from the start.
+"""
 
 
 class CostModel(Protocol):
@@ -30,7 +43,12 @@ class CostModel(Protocol):
         """Budgets are multiples of this many tokens."""
         ...
 
-    def expected(self, budget: int, tail: Tail) -> tuple[float, float]:
+    @property
+    def recovery(self) -> Recovery:
+        """What the backend can do for an output that does not fit."""
+        ...
+
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         """Positions spent because of `budget`, and calls beyond the first, both in expectation.
 
         What no budget changes may be left out. At least `budget` positions are spent.
@@ -40,14 +58,18 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CanvasCost:
-    """All of the canvas is computed; what does not fit is written again on twice the canvas."""
+    """All of the canvas is computed; what does not fit is written again on twice the canvas.
+
+    Counts positions of output only, as the replay's `lin` does.
+    """
 
     quantum: int
+    recovery: Recovery = "retry"
 
     def __post_init__(self) -> None:
         _check(self.quantum)
 
-    def expected(self, budget: int, tail: Tail) -> tuple[float, float]:
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         positions, calls = float(budget), 0.0
         while budget < LARGEST and (missed := tail(budget)) > 0:
             budget *= 2
@@ -57,31 +79,134 @@ class CanvasCost:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockCost:
-    """Blocks are computed as far as the output goes; what does not fit gets another block."""
+class FullCanvasCost:
+    """A full-attention canvas without a cache: passes and their width both grow with the budget.
+
+    A pass over a prompt of P and a canvas of B costs P + B positions, and there are B of them over
+    a constant; so a budget costs B (P + B), here in units of what the first quantum costs a token.
+    """
 
     quantum: int
+    recovery: Recovery = "retry"
 
     def __post_init__(self) -> None:
         _check(self.quantum)
 
-    def expected(self, budget: int, tail: Tail) -> tuple[float, float]:
-        return float(budget), tail(budget)
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
+        unit = prompt + self.quantum
+        positions, calls = budget * (prompt + budget) / unit, 0.0
+        while budget < LARGEST and (missed := tail(budget)) > 0:
+            budget *= 2
+            positions += missed * budget * (prompt + budget) / unit
+            calls += missed
+        return positions, calls
+
+
+@dataclass(frozen=True, slots=True)
+class CachedCanvasCost:
+    """A canvas decoded block by block over a cached prefix, without stopping early.
+
+    Each block begins with a pass over everything and then has few of its own: many where there is
+    text, few where nothing is left to say. What does not fit gets half as many blocks again.
+    """
+
+    quantum: int
+    passes: float = 8.0
+    """Passes over a block that holds text."""
+    idle_passes: float = 1.5
+    """Passes over a block that holds none."""
+    recovery: Recovery = "extend"
+
+    def __post_init__(self) -> None:
+        _check(self.quantum)
+
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
+        # The blocks with text are the same for every budget; their price is the unit, and as long
+        # as the output is not over, an appended block is one of them.
+        unit = self.passes + (prompt + self.quantum) / self.quantum
+        refresh = (prompt + budget) / self.quantum
+        positions = max(float(budget), budget * (self.idle_passes + refresh) / unit)
+        calls = 0.0
+        grown = budget
+        while grown < LARGEST and (missed := tail(grown)) > 0:
+            more = max(self.quantum, grown // 2 // self.quantum * self.quantum)
+            positions += missed * more * (self.idle_passes + (prompt + grown) / self.quantum) / unit
+            grown += more
+            calls += missed
+        return positions, calls
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """Blocks are computed as far as the output goes; what does not fit gets more of them.
+
+    So a budget costs what is reserved and not used, and being extended costs no position that would
+    not have been computed anyway.
+    """
+
+    quantum: int
+    recovery: Recovery = "extend"
+
+    def __post_init__(self) -> None:
+        _check(self.quantum)
+
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
+        calls = missed = tail(budget)
+        positions, at = float(budget), budget
+        while at < LARGEST and missed > 0:
+            beyond = tail(2 * at)
+            positions += at * (missed + beyond) / 2
+            missed, at = beyond, 2 * at
+        return positions, calls
+
+
+@dataclass(frozen=True, slots=True)
+class BigCanvasCost:
+    """Canvases so large that nearly everything fits one; a server that stops after the last.
+
+    The output decides how many are computed, the budget how many are allowed. What does not fit is
+    asked for again with the output so far, which costs a call and the prompt once more.
+    """
+
+    quantum: int = 256
+    recovery: Recovery = "continue"
+
+    def __post_init__(self) -> None:
+        _check(self.quantum)
+
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
+        positions, calls = float(budget), 0.0
+        grown = budget
+        while grown < LARGEST and (missed := tail(grown)) > 0:
+            positions += missed * self.quantum
+            grown += self.quantum
+            calls += missed
+        return positions, calls
 
 
 @dataclass(frozen=True, slots=True)
 class CapCost:
-    """The budget is only a cap; what does not fit is paid for and asked for again."""
+    """The budget is only a cap; what does not fit is paid for and asked for again.
+
+    Args:
+        quantum: Budgets are multiples of this many tokens.
+        round_trip: What another call costs in latency, in output tokens of the same time.
+        prompt_price: What a token of the prompt costs, in tokens of output.
+    """
 
     quantum: int = 1
+    round_trip: int = 0
+    prompt_price: float = 0.0
+    recovery: Recovery = "retry"
 
     def __post_init__(self) -> None:
         _check(self.quantum)
 
-    def expected(self, budget: int, tail: Tail) -> tuple[float, float]:
+    def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
+        again = self.round_trip + self.prompt_price * prompt
         positions, calls = float(budget), 0.0
         while budget < LARGEST and (missed := tail(budget)) > 0:
-            positions += missed * budget
+            positions += missed * (budget + again)
             calls += missed
             budget *= 2
         return positions, calls
@@ -90,10 +215,13 @@ class CapCost:
 def cost_of(capabilities: Capabilities) -> CostModel:
     """The family of a backend, from what it does.
 
-    One that extends computes blocks; one that has a quantum and cannot extend, a canvas.
+    One that extends computes blocks; one that has a quantum and cannot extend, a canvas, or several
+    where they are big.
     """
     if capabilities.extends:
         return BlockCost(capabilities.quantum)
+    if capabilities.quantum >= BIG_CANVAS:
+        return BigCanvasCost(capabilities.quantum)
     if capabilities.quantum > 1:
         return CanvasCost(capabilities.quantum)
     return CapCost()

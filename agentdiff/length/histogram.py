@@ -1,37 +1,44 @@
 """A length distribution that learns: a hierarchy of histograms, each leaning on its parent.
 
 What is counted is the *excess* over the schema's minimum, so that a tool never seen before starts
-from what its agent's other tools do beyond theirs. Knows no step, no budget and no store.
+from what others do beyond theirs. Knows no step, no budget and no store.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 
 Tail = Callable[[int], float]
 """The probability that an output is longer than so many tokens."""
+Distribution = Sequence[float]
+"""The probability of each bin."""
+Share = Iterable[tuple[int, float]]
+"""An observation spread over bins, as (bin, weight); the weights sum to 1."""
 
 
 def _edges() -> tuple[int, ...]:
-    """Exact up to 16 tokens, then 6 % wide."""
+    """Exact up to 16 tokens, then 7 % wide."""
     edges = list(range(17))
     while edges[-1] < 8192:
-        edges.append(max(edges[-1] + 1, math.ceil(edges[-1] * 1.06)))
+        edges.append(max(edges[-1] + 1, math.ceil(edges[-1] * 1.07)))
     return tuple(edges)
 
 
 EDGES = _edges()
 """Upper edge of each bin, in tokens; the last one holds everything longer too."""
 BINS = len(EDGES)
-SHRINKAGE = (30.0, 8.0, 6.0, 6.0, 6.0)
-"""Observations that the parent is worth, root first. Halved or doubled, results move by 2 %."""
 HALF_LIFE = 400
 """Observations after which one counts half."""
-_KEPT = 0.5 ** (1 / HALF_LIFE)
+_GROWTH = 2 ** (1 / HALF_LIFE)
+_RESCALE = 1e9
+REACH = ((3, 6), (15, 4))
+"""Up to so many observations, each is spread so many bins to both sides: few say less exactly."""
+LATER_REACH = 2
 
 
 def bin_of(excess: int) -> int:
@@ -39,42 +46,65 @@ def bin_of(excess: int) -> int:
     return min(BINS - 1, bisect_left(EDGES, excess))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Node:
-    """What has been seen at one place of the hierarchy."""
+    """What has been seen at one place of the hierarchy. The only thing here that changes.
 
-    mass: tuple[float, ...] = (0.0,) * BINS
-    """Weight of each bin; older observations weigh less."""
+    Instead of the old observations losing weight, each new one weighs more than the one before.
+    """
+
+    mass: dict[int, float] = field(default_factory=dict[int, float])
+    """Weight of each bin that has any."""
+    total: float = 0.0
+    """Sum of `mass`."""
+    unit: float = 1.0
+    """Weight of the newest observation."""
     seen: int = 0
     """Observations ever made."""
+    cut: int = 0
+    """Those of which only a lower bound is known."""
     floor: int = 0
     """The budget that the newest output did not fit; 0 once one fits. Nothing smaller is tried."""
+    newest: int = -1
+    """The bin of the newest output whose length is known."""
 
-    def plus(self, share: Sequence[float], *, floor: int) -> Node:
-        """The node after one more observation, spread over the bins by `share` (summing to 1)."""
-        mass = tuple(_KEPT * old + new for old, new in zip(self.mass, share, strict=True))
-        return Node(mass=mass, seen=self.seen + 1, floor=floor)
+    @property
+    def weight(self) -> float:
+        """Observations, older ones counting less."""
+        return self.total / self.unit
+
+    def add(self, excess: int) -> None:
+        """Take in an output whose excess is known."""
+        place = bin_of(excess)
+        reach = next((reach for most, reach in REACH if self.seen < most), LATER_REACH)
+        # What repeats itself is exact.
+        self.add_share(_triangle(place, 0 if place == self.newest else reach))
+        self.newest = place
+
+    def add_share(self, share: Share) -> None:
+        """Take in an output of which only a distribution is known."""
+        self.seen += 1
+        self.unit *= _GROWTH
+        for place, weight in share:
+            self.mass[place] = self.mass.get(place, 0.0) + weight * self.unit
+        self.total += self.unit
+        if self.unit > _RESCALE:
+            self.mass = {place: weight / self.unit for place, weight in self.mass.items()}
+            self.total /= self.unit
+            self.unit = 1.0
 
 
-def predictives(path: Sequence[Node | None], prior: Sequence[float]) -> list[list[float]]:
-    """The distribution at each node of `path`, root first, each shrunk towards the one above it.
-
-    A node that is None has seen nothing and passes on its parent's.
-    """
-    above = list(prior)
-    found: list[list[float]] = []
-    for node, weight in zip(path, SHRINKAGE, strict=False):
-        if node is not None:
-            scale = 1 / (sum(node.mass) + weight)
-            above = [
-                scale * (own + weight * parent)
-                for own, parent in zip(node.mass, above, strict=True)
-            ]
-        found.append(above)
-    return found
+def shrunk(node: Node, above: Distribution, *, worth: float) -> Distribution:
+    """The node's distribution, leaning on `above` as if that were `worth` observations."""
+    whole = node.total + worth * node.unit
+    kept = worth * node.unit / whole
+    mixed = [kept * probability for probability in above]
+    for place, weight in node.mass.items():
+        mixed[place] += weight / whole
+    return mixed
 
 
-def tail_of(distribution: Sequence[float], *, offset: int) -> Tail:
+def tail_of(distribution: Distribution, *, offset: int) -> Tail:
     """The tail of whole lengths, from a distribution of the excess over `offset`."""
     fits = list(accumulate(distribution))
     whole = fits[-1]
@@ -86,20 +116,46 @@ def tail_of(distribution: Sequence[float], *, offset: int) -> Tail:
     return tail
 
 
-def exactly(excess: int) -> list[float]:
-    """The share of an output whose excess is known."""
-    share = [0.0] * BINS
-    share[bin_of(excess)] = 1.0
-    return share
+def quantile(distribution: Distribution, level: float) -> int:
+    """The excess that a share `level` of outputs does not exceed, to the width of a bin."""
+    fits = list(accumulate(distribution))
+    return EDGES[min(BINS - 1, bisect_left(fits, level * fits[-1]))]
 
 
-def beyond(excess: int, distribution: Sequence[float]) -> list[float]:
+@cache
+def _triangle(place: int, reach: int) -> tuple[tuple[int, float], ...]:
+    weights: dict[int, float] = {}
+    for step in range(-reach, reach + 1):
+        at = min(BINS - 1, max(0, place + step))
+        weights[at] = weights.get(at, 0.0) + (reach + 1 - abs(step)) / (reach + 1) ** 2
+    return tuple(weights.items())
+
+
+def beyond(excess: int, distribution: Distribution) -> Share:
     """The share of an output that was cut: what `distribution` holds above `excess`.
 
     Counting a cut output as if it had ended where it was cut teaches the next budget to cut again.
     """
-    cut = bisect_right(EDGES, excess)
-    above = sum(distribution[cut:])
+    first = bisect_right(EDGES, excess)
+    above = sum(distribution[first:])
     if above <= 0:
-        return exactly(EDGES[-1])
-    return [0.0] * cut + [weight / above for weight in distribution[cut:]]
+        return ((BINS - 1, 1.0),)
+    return tuple((place, distribution[place] / above) for place in range(first, BINS))
+
+
+VOTE_REACH = 9
+"""Bins to both sides that count as near."""
+
+
+def near(excess: int, distribution: Distribution) -> float:
+    """How likely the length was, give or take a little: what votes between distributions.
+
+    At the width of one bin a vote would be about single tokens, which no budget is about.
+    """
+    place = bin_of(excess)
+    return sum(distribution[max(0, place - VOTE_REACH) : place + VOTE_REACH + 1])
+
+
+def past(excess: int, distribution: Distribution) -> float:
+    """The probability of more than `excess`."""
+    return tail_of(distribution, offset=0)(excess)

@@ -1,7 +1,7 @@
 """How many tokens a step will need: context in, `Budget` out, outcome back in.
 
-    context -> distribution (histograms along its path) -> budget of least expected cost
-    outcome -> the histograms along the path, and the price of a miss for its kind
+    context -> what has been learned -> distribution -> budget of least expected cost
+    outcome -> what has been learned
 
 The share of first attempts that do not fit is steered to `target_miss` for each kind of step. That
 is a statement about the long run of a kind, not about one call and not about the first dozens.
@@ -9,21 +9,21 @@ is a statement about the long run of a kind, not about one call and not about th
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from agentdiff.errors import ConfigurationError, StoreError
-from agentdiff.generation import Budget, StepKind
+from agentdiff.generation import Budget
 from agentdiff.length.context import StepContext
 from agentdiff.length.cost import LARGEST, CostModel
-from agentdiff.length.histogram import Node, Tail, beyond, exactly, predictives, tail_of
-from agentdiff.length.known import Control, Known, from_json, to_json
+from agentdiff.length.histogram import Tail, quantile, tail_of
+from agentdiff.length.learned import Key, Learned, Outcome, View
+from agentdiff.length.prior import shipped_prior
+from agentdiff.length.saved import adopt, from_json, merge, to_json
 from agentdiff.length.store import Store
 
 DEFAULT_CEILING = 4096
@@ -33,6 +33,28 @@ LEAST_CEILING = 256
 """Tokens that a ceiling leaves at least: a rare long output is better extended than cut."""
 GROWTH = 0.06
 """Budgets that are compared lie a quantum or this share apart, whichever is more."""
+EXPLORE_EVERY, EXPLORE = 50, 1.5
+"""Where lengths are known only from below, so often so much more is allowed, to see what happens."""
+LAST_RESORT = 0.99
+"""The quantile that a retry allows for at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a budget is what it is."""
+
+    budget: Budget
+    median: int
+    """Tokens that half of the outputs do not exceed."""
+    p97: int
+    price: float
+    """Positions that a call beyond the first is worth here."""
+    miss: float
+    """The expected probability that `budget.target` is not enough."""
+    levels: Sequence[tuple[str, int]]
+    """From general to special: what is looked at, and how many outcomes it has seen."""
+    experts: Sequence[tuple[str, float]]
+    """What else is looked at, and its say in 0..1, the weightiest first."""
 
 
 class LengthPredictor:
@@ -61,11 +83,11 @@ class LengthPredictor:
         self._store = store
         self._target_miss = target_miss
         self._ceiling = ceiling
-        self._prior = _shipped_prior()
-        self._nodes: dict[str, Node] = {}
-        self._controls: dict[StepKind, Control] = {}
+        self._learned = Learned(shipped_prior())
         self._problems: list[str] = []
         self._lock = threading.Lock()
+        self._seen: tuple[StepContext, View] | None = None
+        """The newest view, as long as nothing has been learned since."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -78,23 +100,51 @@ class LengthPredictor:
         `target` and `ceiling` are multiples of `cost.quantum`, at least `context.schema_min`, and
         no more than `context.schema_max` needs.
         """
-        keys = _path(context)
         with self._lock:
-            known = self._recall(keys, context.kind)
-        nodes = [known.nodes.get(key) for key in keys]
-        distribution = predictives(nodes, self._prior[context.kind])[-1]
-        control = known.controls.get(context.kind, Control())
-        least, most = self._range(context, cost.quantum)
-        leaf = nodes[-1]
-        floor = min(most, _up(leaf.floor, cost.quantum)) if leaf else 0
-        target = _cheapest(
-            _candidates(max(least, floor), most, cost.quantum),
-            cost,
-            tail_of(distribution, offset=context.schema_min),
-            price=control.price,
+            learned = self._recall()
+            view = self._view(learned, context)
+            return self._decide(learned, context, view, cost)
+
+    def recover(self, context: StepContext, cost: CostModel, budget: Budget, used: int) -> Budget:
+        """The budget for going on after an output that did not fit `budget`.
+
+        Where the backend extends or continues, `target` is the whole length that is now the best
+        guess, what is written included; where it retries, it is a canvas that nearly every output
+        fits, at least twice the one that did not. `ceiling` is the ceiling of a first budget, or
+        what the retry needs. Learns nothing: `observe` the final outcome with the first budget.
+
+        Args:
+            context: The context that `budget` was predicted for.
+            cost: The backend's cost model; its `recovery` says what can be done.
+            budget: The one that was not enough.
+            used: Tokens that were written within it.
+        """
+        quantum = cost.quantum
+        with self._lock:
+            learned = self._recall()
+            view = self._view(learned, context)
+            price = math.exp(learned.log_price(context, view))
+        _, most = self._range(context, quantum)
+        floor = min(most, _up(max(used, budget.target) + 1, quantum))
+        tail = tail_of(view.blend, offset=context.schema_min)
+        if cost.recovery == "retry":
+            enough = context.schema_min + quantile(view.blend, LAST_RESORT)
+            target = min(most, _up(max(2 * budget.target, enough), quantum))
+        else:
+            known = max(used, budget.target)
+            target = known + _cheapest(
+                _candidates(max(quantum, floor - known), max(quantum, most - known), quantum),
+                cost,
+                lambda more: tail(known + more) / max(tail(known), 1e-9),
+                price=price,
+                prompt=context.prompt_tokens or 0,
+            )
+            target = min(most, _up(target, quantum))
+        target = max(target, floor)
+        ceiling = max(target, budget.ceiling, self._roomy(target, most, quantum))
+        return Budget(
+            target=target, ceiling=ceiling, source=f"{cost.recovery} after {budget.source}"
         )
-        ceiling = min(most, _up(max(ROOM * target, LEAST_CEILING), cost.quantum))
-        return Budget(target=target, ceiling=ceiling, source=_source(context, nodes))
 
     def observe(self, context: StepContext, budget: Budget, used: int, truncated: bool) -> None:
         """Learn from an outcome.
@@ -107,19 +157,49 @@ class LengthPredictor:
         """
         if used < 0:
             raise ConfigurationError(f"`used` must not be negative, got {used!r}")
-        keys = _path(context)
-
-        def learn(known: Known) -> Known:
-            return self._learned(known, keys, context, budget, used=used, truncated=truncated)
-
+        outcome = Outcome(context=context, target=budget.target, used=used, truncated=truncated)
         with self._lock:
-            newer: Known | None = None
+            view = self._seen[1] if self._seen and self._seen[0] == context else None
+            self._seen = None
             if self._store is not None:
+                at = self._learned
                 try:
-                    newer = self._store.update(keys, context.kind, learn)
+                    self._store.add(outcome, target_miss=self._target_miss, view=view)
                 except StoreError as error:
                     self._leave_store(error)
-            self._keep(newer or learn(self._in_memory(keys, context.kind)))
+                else:
+                    self._learned = self._store.learned
+                    return
+                view = view if self._learned is at else None
+            self._learned.learn(outcome, target_miss=self._target_miss, view=view)
+
+    def explain(self, context: StepContext, cost: CostModel) -> Explanation:
+        """The budget that `predict` gives, and where it comes from."""
+        with self._lock:
+            learned = self._recall()
+            view = self._view(learned, context)
+            budget = self._decide(learned, context, view, cost)
+            price = math.exp(learned.log_price(context, view))
+        names = ("kind", "size of the schema", "agent", "tool", "model")
+        counts = (learned.nodes.get(key) for key in view.path)
+        least = context.schema_min
+        return Explanation(
+            budget=budget,
+            median=least + quantile(view.blend, 0.5),
+            p97=least + quantile(view.blend, 0.97),
+            price=price,
+            miss=tail_of(view.blend, offset=least)(budget.target),
+            levels=[
+                (name, node.seen if node else 0) for name, node in zip(names, counts, strict=True)
+            ],
+            experts=sorted(zip(view.experts, view.weights, strict=True), key=lambda one: -one[1]),
+        )
+
+    def keys(self) -> dict[Key, int]:
+        """The keys that have been learned about, down to the model, and how often each was seen."""
+        with self._lock:
+            nodes = self._recall().nodes
+            return {key: node.seen for key, node in nodes.items() if _is_step(key)}
 
     def save(self, path: str | Path) -> None:
         """Write all that is known as JSON: counts and names.
@@ -127,11 +207,7 @@ class LengthPredictor:
         Raises `StoreError`. A file is replaced whole or not at all.
         """
         with self._lock:
-            if self._store is None:
-                known = Known(nodes=self._nodes, controls=self._controls)
-            else:
-                known = self._store.everything()
-            text = to_json(known)
+            text = to_json(self._learned if self._store is None else self._store.sync())
         target = Path(path)
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
@@ -148,76 +224,95 @@ class LengthPredictor:
 
         Raises `StoreError` and then changes nothing.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise StoreError(
-                f"learned lengths cannot be read from {str(path)!r}: {reason}"
-            ) from error
-        known = from_json(text, where=repr(str(path)))
+        learned = _loaded(path)
         with self._lock:
-            if self._store is not None:
-                self._store.replace(known)
-            self._nodes.clear()
-            self._controls.clear()
-            self._keep(known)
+            self._replace(learned)
 
-    def _recall(self, keys: Sequence[str], kind: StepKind) -> Known:
+    def merge(self, path: str | Path) -> None:
+        """Add what `save` wrote, perhaps elsewhere, to what is known, in the store too.
+
+        Raises `StoreError` and then changes nothing.
+        """
+        other = _loaded(path)
+        with self._lock:
+            learned = self._copied()
+            merge(learned, other)
+            self._replace(learned)
+
+    def adopt(self, model: str, *, of: str, factor: float = 1.0) -> int:
+        """Start a model from what is known of another, at a fifth of its weight.
+
+        Returns how many histograms that made.
+
+        Args:
+            model: The new model, as contexts name it; what it has learned itself stays.
+            of: The model to start from.
+            factor: Tokens that the new tokenizer spends for each of the old one's.
+        """
+        if not 0 < factor < math.inf:
+            raise ConfigurationError(f"`factor` must be a positive number, got {factor!r}")
+        with self._lock:
+            learned = self._copied()
+            made = adopt(learned, model=model, of=of, factor=factor)
+            self._replace(learned)
+        return made
+
+    def _copied(self) -> Learned:
+        known = self._learned if self._store is None else self._store.sync()
+        return from_json(to_json(known), where="what is known", prior=shipped_prior())
+
+    def _replace(self, learned: Learned) -> None:
         if self._store is not None:
+            self._store.replace(learned)
+        self._learned, self._seen = learned, None
+
+    def _recall(self) -> Learned:
+        """What is known now. A store that fails is left."""
+        if self._store is not None:
+            before, at = self._learned, self._store.position
             try:
-                known = self._store.read(keys, kind)
+                self._learned = self._store.sync()
             except StoreError as error:
                 self._leave_store(error)
             else:
-                self._keep(known)
-                return known
-        return self._in_memory(keys, kind)
+                if self._learned is not before or self._store.position != at:
+                    self._seen = None
+        return self._learned
 
-    def _in_memory(self, keys: Sequence[str], kind: StepKind) -> Known:
-        return Known(
-            nodes={key: self._nodes[key] for key in keys if key in self._nodes},
-            controls={kind: self._controls[kind]} if kind in self._controls else {},
-        )
-
-    def _keep(self, known: Known) -> None:
-        """Hold a copy in memory too: what goes on if the store fails."""
-        self._nodes.update(known.nodes)
-        self._controls.update(known.controls)
+    def _view(self, learned: Learned, context: StepContext) -> View:
+        if self._seen is None or self._seen[0] != context:
+            self._seen = (context, learned.view(context))
+        return self._seen[1]
 
     def _leave_store(self, error: StoreError) -> None:
         """Go on in memory. Waiting for a lock at every step would be worse than forgetting."""
         if self._store is not None:
+            self._learned = self._store.learned
             self._store.close()
             self._store = None
         self._problems.append(f"{error}; lengths learned from here on are kept in memory only")
 
-    def _learned(
-        self,
-        known: Known,
-        keys: Sequence[str],
-        context: StepContext,
-        budget: Budget,
-        *,
-        used: int,
-        truncated: bool,
-    ) -> Known:
-        nodes = [known.nodes.get(key) for key in keys]
-        if truncated:
-            cut = max(used, budget.target) - context.schema_min
-            shares = [beyond(cut, at) for at in predictives(nodes, self._prior[context.kind])]
-        else:
-            shares = [exactly(max(0, used - context.schema_min))] * len(keys)
-        floor = budget.target if truncated else 0
-        control = known.controls.get(context.kind, Control())
-        missed = truncated or used > budget.target
-        return Known(
-            nodes={
-                key: (node or Node()).plus(share, floor=floor)
-                for key, node, share in zip(keys, nodes, shares, strict=True)
-            },
-            controls={context.kind: control.plus(missed=missed, target=self._target_miss)},
+    def _decide(
+        self, learned: Learned, context: StepContext, view: View, cost: CostModel
+    ) -> Budget:
+        quantum = cost.quantum
+        least, most = self._range(context, quantum)
+        leaf = learned.nodes.get(view.path[-1])
+        floor = min(most, _up(leaf.floor, quantum)) if leaf else 0
+        target = _cheapest(
+            _candidates(max(least, floor), most, quantum),
+            cost,
+            tail_of(view.blend, offset=context.schema_min),
+            price=math.exp(learned.log_price(context, view)),
+            prompt=context.prompt_tokens or 0,
         )
+        if leaf and leaf.cut and leaf.seen % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            target = min(most, _up(math.ceil(EXPLORE * target), quantum))
+        ceiling = self._roomy(target, most, quantum)
+        return Budget(target=target, ceiling=ceiling, source=_source(context, learned, view))
+
+    def _roomy(self, target: int, most: int, quantum: int) -> int:
+        return min(most, _up(max(ROOM * target, LEAST_CEILING), quantum))
 
     def _range(self, context: StepContext, quantum: int) -> tuple[int, int]:
         least = _up(max(1, context.schema_min), quantum)
@@ -225,14 +320,6 @@ class LengthPredictor:
         if context.schema_max is not None:
             most = min(most, _up(context.schema_max, quantum))
         return least, max(least, most)
-
-
-def _path(context: StepContext) -> tuple[str, ...]:
-    """Keys of the context's nodes: kind > agent > tool > model > magnitude of the newest input."""
-    names: list[str | int | None] = [context.kind, context.agent, context.tool, context.model]
-    if context.last_tokens is not None:
-        names.append(context.last_tokens.bit_length())
-    return tuple(json.dumps(names[: depth + 1], ensure_ascii=False) for depth in range(len(names)))
 
 
 def _candidates(least: int, most: int, quantum: int) -> Iterator[int]:
@@ -243,32 +330,43 @@ def _candidates(least: int, most: int, quantum: int) -> Iterator[int]:
     yield most
 
 
-def _cheapest(candidates: Iterator[int], cost: CostModel, tail: Tail, *, price: float) -> int:
+def _cheapest(
+    candidates: Iterator[int], cost: CostModel, tail: Tail, *, price: float, prompt: int
+) -> int:
     """The smallest of the candidates (which ascend) that cost least."""
     best, least = 0, math.inf
     for budget in candidates:
         if budget >= least:
             break  # a budget costs at least itself
-        positions, calls = cost.expected(budget, tail)
+        positions, calls = cost.expected(budget, tail, prompt=prompt)
         if positions + price * calls < least:
             best, least = budget, positions + price * calls
     return best
 
 
-def _source(context: StepContext, nodes: Sequence[Node | None]) -> str:
+def _source(context: StepContext, learned: Learned, view: View) -> str:
     """Where a budget came from: the deepest of kind, agent, tool and model with a history."""
     tool = context.tool or context.agent
-    for name, node in reversed(list(zip(("", context.agent, tool, tool), nodes, strict=False))):
-        if node is not None:
+    for key, name in zip(reversed(view.path), (tool, tool, context.agent, "", ""), strict=True):
+        if (node := learned.nodes.get(key)) is not None:
             place = f"{context.kind}/{name}" if name else context.kind
             return f"history:{place} (n={node.seen})"
     return f"prior:{context.kind}"
 
 
+def _is_step(key: Key) -> bool:
+    """Whether a key names kind, agent, tool and model, and no more."""
+    return len(key) == 4 and isinstance(key[1], str)
+
+
+def _loaded(path: str | Path) -> Learned:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise StoreError(f"learned lengths cannot be read from {str(path)!r}: {reason}") from error
+    return from_json(text, where=repr(str(path)), prior=shipped_prior())
+
+
 def _up(tokens: int, quantum: int) -> int:
     return -(-tokens // quantum) * quantum
-
-
-def _shipped_prior() -> Mapping[StepKind, Sequence[float]]:
-    text = files("agentdiff.length").joinpath("prior.json").read_text(encoding="utf-8")
-    return cast("Mapping[StepKind, Sequence[float]]", json.loads(text))

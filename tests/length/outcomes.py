@@ -4,12 +4,31 @@ import random
 
 from hypothesis import strategies as st
 
-from agentdiff.length import BlockCost, CanvasCost, CapCost, StepContext
+from agentdiff.length import (
+    BigCanvasCost,
+    BlockCost,
+    CachedCanvasCost,
+    CanvasCost,
+    CapCost,
+    FullCanvasCost,
+    StepContext,
+)
 from agentdiff.length.context import KINDS
 
 costs = st.one_of(
     st.sampled_from([1, 4, 8, 32, 256]).flatmap(
-        lambda quantum: st.sampled_from([BlockCost(quantum), CanvasCost(quantum)])
+        lambda quantum: st.sampled_from(
+            [
+                family(quantum)
+                for family in (
+                    BlockCost,
+                    CanvasCost,
+                    FullCanvasCost,
+                    CachedCanvasCost,
+                    BigCanvasCost,
+                )
+            ]
+        )
     ),
     st.just(CapCost()),
 )
@@ -20,7 +39,9 @@ contexts = st.builds(
     tool=st.sampled_from([None, "add_note", "größe"]),
     model=st.sampled_from(["", "small"]),
     schema_min=st.integers(0, 60),
+    prompt_tokens=st.none() | st.integers(0, 5000),
     last_tokens=st.none() | st.integers(0, 500),
+    episode=st.sampled_from([None, "one", "two"]),
 )
 outcomes = st.lists(
     st.tuples(contexts, st.integers(0, 9000), st.booleans()), min_size=1, max_size=12

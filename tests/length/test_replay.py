@@ -1,8 +1,10 @@
 import pytest
 
-from agentdiff.length import replay
+from agentdiff.errors import ConfigurationError
+from agentdiff.length import LengthPredictor, replay
 from agentdiff.length.make_prior import make_prior
-from agentdiff.length.predictor import LengthPredictor
+from agentdiff.length.prior import shipped_prior
+from agentdiff.length.replay import figures, play
 from tests.length.outcomes import heavy_tailed
 
 
@@ -34,8 +36,48 @@ def test_a_replay_holds_the_target():
     assert replay(rows, target=0.95)["total"] == total
 
 
+class Naive(LengthPredictor):
+    """Takes a cut output for one that ended there."""
+
+    def observe(self, context, budget, used, truncated):
+        super().observe(context, budget, used - 5 * truncated, truncated=False)
+
+
+def test_learning_from_cut_outputs_loses_little_and_taking_them_as_they_look_a_lot():
+    rows = [row("answer", out, episode=number) for number, out in enumerate(heavy_tailed(1000))]
+
+    def coverage(**how):
+        return figures(play(rows, **how))["coverage"]
+
+    assert coverage(reports="cut") > coverage() - 0.005
+    assert coverage(reports="cut", new_policy=lambda: Naive(target_miss=0.03)) < coverage() - 0.05
+
+
+def test_coverage_comes_back_when_a_model_is_switched_for_one_that_writes_more():
+    """From a mean of 112 tokens to one of 261, under the same name."""
+    lengths = heavy_tailed(800, median=75) + heavy_tailed(800, seed=1, median=175)
+    rows = [row("plan", out, step=number) for number, out in enumerate(lengths)]
+    switched = play(rows)[800:]
+    assert figures(switched[:300])["coverage"] >= 0.91
+    assert figures(switched)["coverage"] >= 0.95
+
+
 def test_a_replay_of_nothing_measures_nothing():
     assert replay([])["total"] == {"steps": 0}
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ({"out": None}, "row 1: `out` must be a whole number, got None"),
+        ({"out": -1}, "row 1: `out` must not be negative"),
+        ({"agent": 3}, "row 1: `agent` must be a text, got 3"),
+        ({"kind": "thinking"}, "`kind` must be one of"),
+    ],
+)
+def test_a_row_that_is_no_step_is_named(fact, message):
+    with pytest.raises(ConfigurationError, match=message):
+        replay([row("answer", 3) | fact])
 
 
 def test_a_prior_is_made_for_every_kind_and_a_route_holds_calls_and_answers():
@@ -48,7 +90,7 @@ def test_a_prior_is_made_for_every_kind_and_a_route_holds_calls_and_answers():
 
 def test_the_shipped_prior_has_every_kind_and_bin():
     prior = make_prior([])
-    shipped = LengthPredictor()._prior
+    shipped = shipped_prior()
     assert {kind: len(weights) for kind, weights in shipped.items()} == {
         kind: len(weights) for kind, weights in prior.items()
     }

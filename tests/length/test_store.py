@@ -3,6 +3,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -72,8 +73,7 @@ def test_one_predictor_sees_what_another_has_learned(path, store_at):
 def test_two_processes_lose_no_observation(path, store_at):
     workers = [subprocess.Popen([sys.executable, "-c", OBSERVE, str(path)]) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
-    seen = {node.seen for node in store_at(path).everything().nodes.values()}
-    assert seen == {200}
+    assert set(LengthPredictor(store_at(path)).keys().values()) == {200}
 
 
 def test_threads_share_a_predictor(path, store_at):
@@ -99,21 +99,62 @@ def test_saved_lengths_move_between_stores(tmp_path, path, store_at):
     assert probe(second, HISTORY) == probe(first, HISTORY)
 
 
-def test_no_text_is_kept(path):
+def test_processes_that_write_the_state_now_and_then_agree(path, store_at, monkeypatch):
+    """One is left behind by the log, begins anew from the state, and comes to the same."""
+    monkeypatch.setattr(store, "FOLD_EVERY", 5)
+    monkeypatch.setattr(store, "KEPT", 3)
+    in_memory = LengthPredictor()
+    first, second = LengthPredictor(store_at(path)), LengthPredictor(store_at(path))
+    for turns in (1, 6, 2, 9):
+        for predictor in (first, second):
+            play(predictor, HISTORY * turns)
+            play(in_memory, HISTORY * turns)
+    third = LengthPredictor(store_at(path))
+    assert probe(first, HISTORY) == probe(second, HISTORY) == probe(in_memory, HISTORY)
+    assert probe(third, HISTORY) == probe(in_memory, HISTORY)
+    assert len(store_at(path).outcomes()) < 10
+
+
+def test_outcomes_stay_for_people_to_look_at(path, store_at):
+    play(LengthPredictor(store_at(path)), HISTORY)
+    outcomes = store_at(path).outcomes()
+    assert [(one.used, one.truncated) for one in outcomes] == [(30, False), (45, True), (28, False)]
+    assert {one.context for one in outcomes} == {ROUTE}
+
+
+def test_loading_into_a_shared_store_reaches_everyone(tmp_path, path, store_at):
+    first, second = LengthPredictor(store_at(path)), LengthPredictor(store_at(path))
+    play(first, [(ROUTE, 2000, False)] * 5)
+    play(second, [(ROUTE, 2000, False)] * 5)
+    other = LengthPredictor()
+    play(other, HISTORY)
+    other.save(tmp_path / "lengths.json")
+    first.load(tmp_path / "lengths.json")
+    assert probe(second, HISTORY) == probe(first, HISTORY) == probe(other, HISTORY)
+    play(second, HISTORY)
+    assert first.predict(ROUTE, CapCost()).source == "history:route/helper (n=6)"
+
+
+@pytest.mark.parametrize("fold_every", [1, 1000])
+def test_no_text_is_kept(path, monkeypatch, fold_every):
+    monkeypatch.setattr(store, "FOLD_EVERY", fold_every)
     opened = open_store(path)
-    play(LengthPredictor(opened), HISTORY)
+    context = replace(ROUTE, episode="Ms Miller's diagnosis")
+    play(LengthPredictor(opened), [(context, 30, False)] * 3)
+    opened.close()
+    assert b"helper" in path.read_bytes()
+    assert b"Miller" not in path.read_bytes()
+
+
+def test_a_key_takes_less_than_a_kilobyte(path, monkeypatch):
+    monkeypatch.setattr(store, "FOLD_EVERY", 1)
+    opened = open_store(path)
+    play(LengthPredictor(opened), [(ROUTE, length, False) for length in range(0, 9000, 90)])
     opened.close()
     tables = sqlite3.connect(path)
-    kept = tables.execute("SELECT key FROM nodes UNION SELECT kind FROM controls").fetchall()
+    sizes = tables.execute("SELECT length(key) + length(state) FROM nodes").fetchall()
     tables.close()
-    assert {name for (name,) in kept} == {
-        "route",
-        '["route"]',
-        '["route", "helper"]',
-        '["route", "helper", null]',
-        '["route", "helper", null, "small"]',
-        '["route", "helper", null, "small", 4]',
-    }
+    assert max(sizes) < (1024,)
 
 
 def spoil(path):
@@ -134,12 +175,24 @@ def outdate(path):
     newer.close()
 
 
-def empty_a_row(path):
+def spoil_a_row(path):
+    alter(path, "UPDATE outcomes SET kind = 'thinking'")
+
+
+def spoil_a_node(path):
+    alter(path, "INSERT INTO nodes VALUES ('[\"route\"]', x'00')")
+
+
+def spoil_the_rest(path):
+    alter(path, "INSERT INTO rest VALUES ('rest', '{}')")
+
+
+def alter(path, statement):
     opened = open_store(path)
     play(LengthPredictor(opened), HISTORY)
     opened.close()
     broken = sqlite3.connect(path, isolation_level=None)
-    broken.execute("UPDATE nodes SET mass = x'00'")
+    broken.execute(statement)
     broken.close()
 
 
@@ -150,8 +203,10 @@ def be_a_folder(path):
 DAMAGE = [
     (spoil, "file is not a database; delete or move the file"),
     (hold, "it is a database of another program"),
-    (outdate, "its layout is version 99 and this agentdiff knows 1"),
-    (empty_a_row, "a row is broken; delete or move the file"),
+    (outdate, "its layout is version 99 and this agentdiff knows 2"),
+    (spoil_a_row, "a row is broken; delete or move the file"),
+    (spoil_a_node, "a row is broken; delete or move the file"),
+    (spoil_the_rest, "a row is broken; delete or move the file"),
     (be_a_folder, "unable to open database file"),
 ]
 

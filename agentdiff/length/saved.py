@@ -1,0 +1,233 @@
+"""What has been learned, as JSON and as one state made of two: counts under names, no text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentdiff.errors import StoreError
+from agentdiff.generation import StepKind
+from agentdiff.length.histogram import BINS, EDGES, Distribution, Node, bin_of
+from agentdiff.length.learned import (
+    OWN_RANGE,
+    PRICE_RANGE,
+    Control,
+    Episode,
+    Key,
+    Learned,
+    Squeeze,
+)
+
+FOREIGN_WORTH = 0.2
+"""What lengths counted with another tokenizer are worth of one's own."""
+MOST_FOREIGN = 20.0
+"""Observations that they are worth at most, so that one's own soon count more."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _NodeFile(_Strict):
+    seen: int = Field(gt=0)
+    cut: int = Field(ge=0)
+    floor: int = Field(ge=0)
+    newest: int = Field(ge=-1, lt=BINS)
+    unit: float = Field(gt=0)
+    total: float = Field(ge=0)
+    mass: dict[int, float]
+
+
+class _ControlFile(_Strict):
+    log_price: float = Field(ge=OWN_RANGE[0], le=PRICE_RANGE[1])
+    seen: int = Field(ge=0)
+    missed: int = Field(ge=0)
+
+
+class _SqueezeFile(_Strict):
+    ended_near: float = Field(ge=0)
+    expected: float = Field(ge=0)
+
+
+class _EpisodeFile(_Strict):
+    newest: int | None = Field(ge=0)
+    longest: int = Field(ge=0)
+    tool: str | None
+    by_step: dict[str, int]
+
+
+class RestFile(_Strict):
+    """All but the nodes."""
+
+    votes: dict[StepKind, dict[str, float]]
+    control: _ControlFile
+    own: dict[StepKind, _ControlFile]
+    squeezes: dict[str, _SqueezeFile]
+    episodes: dict[str, _EpisodeFile]
+
+
+class _LearnedFile(_Strict):
+    format: Literal["agentdiff-lengths-2"] = "agentdiff-lengths-2"
+    bins: int = Field(default=BINS, ge=BINS, le=BINS)
+    rest: RestFile
+    nodes: dict[str, _NodeFile]
+
+
+def key_to_text(key: Key) -> str:
+    """A key as JSON."""
+    return json.dumps(key, ensure_ascii=False)
+
+
+def key_from_text(text: str) -> Key:
+    """Read a key; raises `ValueError` when it is none."""
+    names = json.loads(text)
+    if not isinstance(names, list) or not names:
+        raise ValueError(f"{text!r} is not a key")
+    return tuple(cast("list[str | int | None]", names))
+
+
+def rest_of(learned: Learned) -> RestFile:
+    """All but the nodes, as a model that writes itself as JSON."""
+    return RestFile(
+        votes=learned.votes,
+        control=_ControlFile(**asdict(learned.control)),
+        own={kind: _ControlFile(**asdict(own)) for kind, own in learned.own.items()},
+        squeezes={name: _SqueezeFile(**asdict(one)) for name, one in learned.squeezes.items()},
+        episodes={name: _EpisodeFile(**asdict(one)) for name, one in learned.episodes.items()},
+    )
+
+
+def put_rest(learned: Learned, rest: RestFile) -> None:
+    """Replace all but the nodes."""
+    learned.votes = {kind: dict(votes) for kind, votes in rest.votes.items()}
+    learned.control = Control(**rest.control.model_dump())
+    learned.own = {kind: Control(**own.model_dump()) for kind, own in rest.own.items()}
+    learned.squeezes = {name: Squeeze(**one.model_dump()) for name, one in rest.squeezes.items()}
+    learned.episodes = {name: Episode(**one.model_dump()) for name, one in rest.episodes.items()}
+
+
+def to_json(learned: Learned) -> str:
+    """Write all that is known; reading it back gives the same budgets."""
+    file = _LearnedFile(
+        rest=rest_of(learned),
+        nodes={key_to_text(key): _NodeFile(**asdict(node)) for key, node in learned.nodes.items()},
+    )
+    return json.dumps(file.model_dump(mode="json"), ensure_ascii=False)
+
+
+def from_json(text: str, *, where: str, prior: Mapping[StepKind, Distribution]) -> Learned:
+    """Read what `to_json` wrote. Anything else raises a `StoreError` that names `where`."""
+    try:
+        file = _LearnedFile.model_validate_json(text)
+        learned = Learned(prior)
+        put_rest(learned, file.rest)
+        for key, node in file.nodes.items():
+            if not all(0 <= at < BINS and weight >= 0 for at, weight in node.mass.items()):
+                raise StoreError(_not_ours(where, f"{key} has a bin that cannot be"))
+            learned.nodes[key_from_text(key)] = Node(**node.model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise StoreError(_not_ours(where, f"{place}: {first['msg']}")) from error
+    except ValueError as error:
+        raise StoreError(_not_ours(where, str(error))) from error
+    return learned
+
+
+def merge(into: Learned, other: Learned) -> None:
+    """Add what `other` knows. Observations add up; prices and votes are means by what stands behind.
+
+    Differs from having seen all outcomes in one place by what the order of outcomes decides:
+    forgetting, prices, and the episodes, of which those of `into` stay.
+    """
+    for key, node in other.nodes.items():
+        mine = into.nodes.get(key)
+        into.nodes[key] = _copy(node) if mine is None else _sum(mine, node)
+    into.touched.update(other.nodes)
+    for kind, votes in other.votes.items():
+        mine_votes = into.votes.get(kind, {})
+        seen, theirs = _seen(into.own.get(kind)), _seen(other.own.get(kind))
+        into.votes[kind] = {
+            name: _mean(mine_votes.get(name), seen, votes.get(name), theirs)
+            for name in {**mine_votes, **votes}
+        }
+    into.control = _both(into.control, other.control)
+    for kind, own in other.own.items():
+        into.own[kind] = _both(into.own.get(kind, Control(log_price=0.0)), own)
+    for model, squeeze in other.squeezes.items():
+        mine_squeeze = into.squeezes.setdefault(model, Squeeze())
+        mine_squeeze.ended_near += squeeze.ended_near
+        mine_squeeze.expected += squeeze.expected
+
+
+def adopt(learned: Learned, *, model: str, of: str, factor: float) -> int:
+    """Start `model` from what is known of the model `of`; returns how many nodes that made.
+
+    Args:
+        learned: Changed in place. Nodes that `model` has already keep what they know.
+        model: The new model, as contexts name it.
+        of: The model whose lengths are taken over, at a fifth of their weight.
+        factor: Tokens that the new tokenizer spends for each of the old one's.
+    """
+    made = 0
+    for key, node in list(learned.nodes.items()):
+        if len(key) < 4 or key[3] != of:
+            continue
+        new = (*key[:3], model, *key[4:])
+        if new in learned.nodes:
+            continue
+        mass: dict[int, float] = {}
+        scale = min(FOREIGN_WORTH, MOST_FOREIGN / max(node.weight, 1e-9)) / node.unit
+        for place, weight in node.mass.items():
+            at = bin_of(math.ceil(EDGES[place] * factor))
+            mass[at] = mass.get(at, 0.0) + weight * scale
+        learned.nodes[new] = Node(mass=mass, total=sum(mass.values()), seen=node.seen)
+        learned.touched.add(new)
+        made += 1
+    return made
+
+
+def _copy(node: Node) -> Node:
+    return _sum(Node(), node)
+
+
+def _sum(one: Node, other: Node) -> Node:
+    mass = {place: weight / one.unit for place, weight in one.mass.items()}
+    for place, weight in other.mass.items():
+        mass[place] = mass.get(place, 0.0) + weight / other.unit
+    return Node(
+        mass=mass,
+        total=one.weight + other.weight,
+        seen=one.seen + other.seen,
+        cut=one.cut + other.cut,
+        floor=max(one.floor, other.floor),
+        newest=other.newest,
+    )
+
+
+def _both(one: Control, other: Control) -> Control:
+    return Control(
+        log_price=_mean(one.log_price, one.seen, other.log_price, other.seen),
+        seen=one.seen + other.seen,
+        missed=one.missed + other.missed,
+    )
+
+
+def _seen(control: Control | None) -> int:
+    return control.seen if control else 0
+
+
+def _mean(one: float | None, seen: int, other: float | None, others: int) -> float:
+    if one is None or other is None:
+        return one if one is not None else (other or 0.0)
+    whole = seen + others
+    return (one * seen + other * others) / whole if whole else (one + other) / 2
+
+
+def _not_ours(where: str, reason: str) -> str:
+    return f"{where} does not hold learned lengths ({reason}); delete it to start anew"
