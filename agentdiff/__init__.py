@@ -9,32 +9,61 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentdiff._version import __version__
-    from agentdiff.agent import Agent, RunResult, Tool, UsageLimits, load_tools, tool
+    from agentdiff.agent import (
+        Agent,
+        Journal,
+        Price,
+        RunContext,
+        RunResult,
+        RunState,
+        StepSettings,
+        Tool,
+        UsageLimits,
+        load_tools,
+        tool,
+    )
     from agentdiff.backends import connect
-    from agentdiff.backends.scripted import Scripted
-    from agentdiff.errors import AgentDiffError, OutOfScope, ToolFailed
-    from agentdiff.generation import Backend, Budget, Request, Result, Sampling, generate
+    from agentdiff.backends.scripted import FunctionBackend, Scripted, TestBackend
+    from agentdiff.errors import (
+        AgentDiffError,
+        ApprovalRequired,
+        ModelRetry,
+        OutOfScope,
+        RunPaused,
+        ToolFailed,
+    )
+    from agentdiff.generation import (
+        Backend,
+        Budget,
+        Request,
+        Result,
+        Sampling,
+        generate,
+        only_doubles,
+    )
     from agentdiff.length import LengthPredictor
     from agentdiff.messages import Message, ToolCall, ToolSpec, Usage, assistant, system, user
     from agentdiff.telemetry import trace_to_file
 
 _HOMES = {
     "_version": "__version__",
-    "agent": "Agent RunResult Tool UsageLimits load_tools tool",
+    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits load_tools tool",
     "backends": "connect",
-    "backends.scripted": "Scripted",
-    "errors": "AgentDiffError OutOfScope ToolFailed",
-    "generation": "Backend Budget Request Result Sampling generate",
+    "backends.scripted": "FunctionBackend Scripted TestBackend",
+    "errors": "AgentDiffError ApprovalRequired ModelRetry OutOfScope RunPaused ToolFailed",
+    "generation": "Backend Budget Request Result Sampling generate only_doubles",
     "length": "LengthPredictor",
     "messages": "Message ToolCall ToolSpec Usage assistant system user",
     "telemetry": "trace_to_file",
 }
 
 __all__ = [
-    "Agent", "AgentDiffError", "Backend", "Budget", "LengthPredictor", "Message", "OutOfScope",
-    "Request", "Result", "RunResult", "Sampling", "Scripted", "Tool", "ToolCall", "ToolFailed",
-    "ToolSpec", "Usage", "UsageLimits", "__version__", "assistant", "connect", "generate",
-    "load_tools", "system", "tool", "trace_to_file", "user",
+    "Agent", "AgentDiffError", "ApprovalRequired", "Backend", "Budget", "FunctionBackend",
+    "Journal", "LengthPredictor", "Message", "ModelRetry", "OutOfScope", "Price", "Request",
+    "Result", "RunContext", "RunPaused", "RunResult", "RunState", "Sampling", "Scripted",
+    "StepSettings", "TestBackend", "Tool", "ToolCall", "ToolFailed", "ToolSpec", "Usage",
+    "UsageLimits", "__version__", "assistant", "connect", "generate", "load_tools",
+    "only_doubles", "system", "tool", "trace_to_file", "user",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # so that a type checker knows these names and no others

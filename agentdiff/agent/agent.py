@@ -43,7 +43,7 @@ from agentdiff.agent.state import RunState
 from agentdiff.agent.tools import AnyTool, NeedsApproval, Tool, as_tool, by_name, tool
 from agentdiff.errors import ConfigurationError, RunPaused, ToolFailed
 from agentdiff.generation import Backend, Budget, Sampling, StepKind
-from agentdiff.length import LengthPredictor
+from agentdiff.length import LengthPredictor, schema_bounds
 from agentdiff.messages import Message, system
 
 P = ParamSpec("P")
@@ -187,6 +187,7 @@ class Agent(Generic[OutputT, DepsT]):
             backend=backend,
             tools={},
             specs=(),
+            shortest_call={},
             output=output,
             validators=(),
             limits=limits or UsageLimits(),
@@ -521,7 +522,14 @@ def _with_tools(config: RunConfig[OutputT], tools: Sequence[AnyTool]) -> RunConf
             f"backend `{name}` takes at most {capabilities.max_tools} tools, got {count};"
             " give it fewer, or use a larger model"
         )
-    return replace(config, tools=named, specs=tuple(each.spec for each in named.values()))
+    return replace(
+        config,
+        tools=named,
+        specs=tuple(each.spec for each in named.values()),
+        shortest_call={
+            name: schema_bounds(each.parameters).min_tokens for name, each in named.items()
+        },
+    )
 
 
 def _with_context(function: Callable[..., Any]) -> Callable[[RunContext[Any], Any], Awaitable[Any]]:

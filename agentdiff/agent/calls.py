@@ -274,6 +274,8 @@ class _Asked:
                 reason = f": {approval}" if approval else ""
                 raise ToolFailed(f"a person did not allow this call{reason}")
         context = self._caller.context_of(self._call, approval)
+        if context.attempt > 1:
+            self._span.again(context.attempt)
 
         async def run(call: ToolCall) -> Any:
             return await tool.call(call.arguments, context)

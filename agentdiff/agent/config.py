@@ -55,6 +55,8 @@ class RunConfig(Generic[OutputT]):
     """By name, in the order in which the model sees them."""
     specs: tuple[ToolSpec, ...]
     """The same tools as the model sees them."""
+    shortest_call: Mapping[str, int]
+    """Tokens of the shortest arguments of each tool."""
     output: Output[OutputT]
     validators: tuple[Validator, ...]
     limits: UsageLimits

@@ -267,10 +267,16 @@ def _given(config: RunConfig[OutputT], ask: Ask, budget: BudgetChoice | None) ->
 def _context(config: RunConfig[OutputT], ask: Ask, backend: Backend) -> StepContext:
     shortest, longest = 0, None
     if ask.schema is not None:
-        bounds = schema_bounds(ask.schema)
+        is_output = ask.schema is config.output.schema
+        bounds = config.output.bounds if is_output else schema_bounds(ask.schema)
         shortest, longest = bounds.min_tokens, bounds.max_tokens
     elif ask.tools:
-        shortest = min(schema_bounds(tool.parameters).min_tokens for tool in ask.tools)
+        shortest = min(
+            config.shortest_call[tool.name]
+            if tool.name in config.shortest_call
+            else schema_bounds(tool.parameters).min_tokens
+            for tool in ask.tools
+        )
     newest = ask.messages[-1].content.encode(errors="replace")
     return StepContext(
         agent=config.agent,

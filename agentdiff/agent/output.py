@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Generic, cast, get_args
@@ -12,6 +13,7 @@ from typing_extensions import TypeVar
 
 from agentdiff.agent.schemas import QuietJsonSchema, faults_of, tidy
 from agentdiff.errors import ConfigurationError, OutputInvalid
+from agentdiff.length import Bounds, schema_bounds
 from agentdiff.messages import Json
 
 OutputT = TypeVar("OutputT", default=str)
@@ -46,6 +48,11 @@ class Output(Generic[OutputT]):
             raise ConfigurationError(
                 f"`output_type` {output_type!r} cannot be read from JSON: {reason}"
             ) from error
+
+    @functools.cached_property
+    def bounds(self) -> Bounds:
+        """Tokens of the shortest and of the longest output of the schema."""
+        return schema_bounds(self.schema or {})
 
     def parse(self, text: str) -> OutputT:
         """The value that the text stands for.

@@ -17,7 +17,8 @@ from opentelemetry.trace import INVALID_SPAN, SpanKind
 
 from agentdiff.generation import Backend, Budget, Commit, Draft, Event, Finish, Request
 from agentdiff.telemetry import content, names
-from agentdiff.telemetry.spans import cancel, current, current_tracer, fail
+from agentdiff.telemetry.metrics import count_generation
+from agentdiff.telemetry.spans import cancel, current, current_tracer, error_type, fail
 
 Attributes = Mapping[names.Name, names.AttributeValue | None]
 
@@ -90,6 +91,10 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
             raise
         if self._span.is_recording():
             self._note(event)
+        elif isinstance(event, Finish):
+            self._finish = event
+        elif self._first_commit_s is None and isinstance(event, Commit):
+            self._first_commit_s = time.perf_counter() - self._started_s
         return event
 
     async def __aexit__(
@@ -141,10 +146,21 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
                 names.FIRST_COMMIT_MS: _ms(self._first_commit_s),
             }
         )
+        error: str | None = None
         if self._error is not None:
-            fail(self._span, self._error)
+            error = error_type(self._error)
         elif self._finish is None and self._is_exhausted:
-            fail(self._span, "ProtocolError")
+            error = "ProtocolError"
+        count_generation(
+            self._request,
+            self._finish,
+            _identity(self._backend),
+            seconds=time.perf_counter() - self._started_s,
+            first_commit_s=self._first_commit_s,
+            error=error or ("cancelled" if self._finish is None else None),
+        )
+        if error is not None:
+            fail(self._span, error)
         elif self._finish is None and self._span.is_recording():
             cancel(self._span, by_error=left_with is not None)
         self._span.end()

@@ -6,7 +6,8 @@ prompts.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -15,6 +16,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from agentdiff.messages import Json, Usage
 from agentdiff.telemetry import content, names
+from agentdiff.telemetry.metrics import count_run, count_tool_call
 
 _tracer: ContextVar[Tracer | None] = ContextVar("agentdiff_tracer", default=None)
 
@@ -109,16 +111,19 @@ class RunSpan:
 class ToolSpan:
     """The span of a tool call."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "error")
 
     def __init__(self, span: Span) -> None:
         self._span = span
+        self.error: str | None = None
+        """The class of the error that the call failed with."""
 
     def fail(self, error: BaseException) -> None:
         """Mark the call as failed. An error that leaves the block does so by itself.
 
         The whole error, message and traceback, is written only if content capture is on.
         """
+        self.error = error_type(error)
         fail(self._span, error)
         if self._span.is_recording() and names.captures_content():
             self._span.record_exception(error)
@@ -155,7 +160,10 @@ def invoke_agent(*, agent: str, model: str) -> Generator[RunSpan]:
         names.AGENT: agent,
         names.REQUEST_MODEL: model,
     }
-    with _span(f"invoke_agent {agent}", attributes) as span:
+    with (
+        _span(f"invoke_agent {agent}", attributes) as span,
+        _counted(count_run, {names.AGENT: agent}, span=None),
+    ):
         yield RunSpan(span)
 
 
@@ -181,7 +189,9 @@ def execute_tool(
         names.TOOL_ARGUMENTS: captured,
     }
     with _span(f"execute_tool {tool}", attributes) as span:
-        yield ToolSpan(span)
+        made = ToolSpan(span)
+        with _counted(count_tool_call, {names.TOOL: tool}, span=made):
+            yield made
 
 
 def fail(span: Span, error: BaseException | str) -> None:
@@ -206,6 +216,30 @@ def error_type(error: BaseException | str) -> str:
             return error_type(only)
         case _:
             return type(error).__name__
+
+
+@contextmanager
+def _counted(
+    count: Callable[..., None],
+    labels: Mapping[names.Name, names.AttributeValue | None],
+    *,
+    span: ToolSpan | None,
+) -> Generator[None]:
+    """Count what the block does: its time, and the class of the error that ends it."""
+    started_s = time.perf_counter()
+    error: str | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = error_type(raised)
+        raise
+    except BaseException:
+        error = "cancelled"
+        raise
+    finally:
+        if span is not None:
+            error = error or span.error
+        count(labels, seconds=time.perf_counter() - started_s, error=error)
 
 
 @contextmanager
