@@ -24,6 +24,8 @@ AgentDiffError
 └── RunError                      a run ended without an output; carries `messages`, `usage`, `steps`
     ├── RunPaused                 calls wait for a person; carries `state`, from which the run goes on
     ├── OutOfScope                the model said that no tool fits
+    ├── PlanInvalid               a plan cannot run; carries every fault
+    ├── PlanFailed                steps of a plan failed; carries the results of the others
     ├── OutputInvalid             the output does not satisfy its schema and could not be repaired
     ├── BudgetExceeded            the output did not fit the budget's ceiling
     └── LimitExceeded             a limit of the run was reached
@@ -35,10 +37,10 @@ and they never contain prompts, outputs or secrets beyond the value that is wron
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class AgentDiffError(Exception):
@@ -207,6 +209,24 @@ class RunPaused(RunError):
 
 class OutOfScope(RunError):
     """The model said that no tool fits the request."""
+
+
+class PlanInvalid(RunError):
+    """A plan cannot run: nothing of it has."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__("the plan cannot run: " + "; ".join(faults))
+        self.faults = faults
+        """One line for each fault."""
+
+
+class PlanFailed(RunError):
+    """Steps of a plan failed and it could not be planned anew; what is done is in `results`."""
+
+    def __init__(self, message: str, *, results: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.results = results
+        """Id of the step -> result, of the steps that are done."""
 
 
 class OutputInvalid(RunError):

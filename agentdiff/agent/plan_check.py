@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -86,6 +87,17 @@ def _argument_faults(
                     f"step `{step.id}`: `{'.'.join(map(str, at))}` of `{tool.name}` takes"
                     f" {_said(wanted)}, but `{ref}` is {_said(given)}"
                 )
+
+
+def adapted(step: PlanStep, arguments: Mapping[str, Json], tool: AnyTool) -> dict[str, Json]:
+    """The filled-in arguments of a step, with numbers written out where a reference stands for a text."""
+    given: dict[str, Json] = dict(arguments)
+    for at, _, is_whole in refs_in(step.arguments):
+        if is_whole and len(at) == 1 and isinstance(given[str(at[0])], bool | int | float):
+            wanted = _part(tool.parameters, at)
+            if wanted is not None and _types(wanted) == {"string"}:
+                given[str(at[0])] = json.dumps(given[str(at[0])])
+    return given
 
 
 def _is_open(error: ValidationError, refs: Mapping[tuple[str | int, ...], Ref]) -> bool:
@@ -184,6 +196,10 @@ def _type_of(value: Json) -> str:
 def _overlap(given: set[str] | None, taken: set[str] | None) -> bool:
     if given is None or taken is None:
         return True
+    if taken == {"string"}:
+        return bool(
+            given & {"string", "boolean", "integer", "number"}
+        )  # written out, see `adapted`
     if "number" in given:
         given = given | {"integer"}
     if "number" in taken:

@@ -3,7 +3,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from agentdiff.agent.plan import Plan, PlanStep, Ref, filled, refs_in
-from agentdiff.agent.plan_check import check_plan
+from agentdiff.agent.plan_check import adapted, check_plan
 from agentdiff.agent.plan_schema import plan_schema
 from agentdiff.agent.tools import by_name, tool
 from agentdiff.errors import PlanInvalid
@@ -176,3 +176,11 @@ def test_a_plan_can_be_looked_at():
     ]
     assert GOOD.mermaid().splitlines()[:2] == ["flowchart LR", '    s1["s1 · weather"]']
     assert "    s2 --> s3" in GOOD.mermaid()
+
+
+def test_a_number_that_a_text_refers_to_is_written_out():
+    step = PlanStep(
+        id="s2", tool="tell", arguments={"text": "$s1.celsius", "times": "$s1.hours[0]"}
+    )
+    check_plan(Plan(steps=(step,)), TOOLS, known={"s1": "weather"})
+    assert adapted(step, {"text": 1.5, "times": 2}, tell) == {"text": "1.5", "times": 2}
