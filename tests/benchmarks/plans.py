@@ -95,7 +95,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _tools(rows: Sequence[Mapping[str, Any]]) -> dict[str, DataTool]:
-    return {r["name"]: DataTool(r["name"], r["parameters"], r.get("returns")) for r in rows}
+    return {
+        r["name"]: DataTool(r["name"], _closed(r["parameters"]), r.get("returns")) for r in rows
+    }
+
+
+def _closed(parameters: Mapping[str, Json]) -> dict[str, Json]:
+    """As our own tools are: no argument that is not named."""
+    return {**parameters, "additionalProperties": False}
 
 
 def _rewritten(value: Json) -> Json:
