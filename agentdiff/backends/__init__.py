@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from agentdiff.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
-    import httpx
-
+    from agentdiff.backends.http import HttpClient
+    from agentdiff.backends.profiles import EngineProfile
     from agentdiff.generation import Backend
 
 
@@ -31,7 +31,7 @@ class Scheme:
     form: str
     example: str
     is_remote: bool = False
-    """Whether it speaks HTTP; the function then takes `api_key` and `client` too."""
+    """Whether it speaks HTTP; the function then takes `api_key`, `client` and `profile` too."""
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
@@ -60,7 +60,11 @@ _LOCAL_PACKAGES = frozenset({"numpy", "safetensors", "tokenizers", "torch", "tra
 
 
 def connect(
-    spec: str, *, api_key: str | None = None, client: httpx.AsyncClient | None = None
+    spec: str,
+    *,
+    api_key: str | None = None,
+    client: HttpClient | None = None,
+    profile: EngineProfile | str | None = None,
 ) -> Backend:
     """The backend that `spec` names. A model on this machine is loaded; no server is called yet.
 
@@ -68,7 +72,10 @@ def connect(
         spec: `embedded`, `local:<path or hub id>`, `openai:<base url>#<model>`, `mercury:<model>`.
         api_key: For a server. None takes it from the environment: `INCEPTION_API_KEY` for Mercury,
             `OPENAI_API_KEY` for api.openai.com, `AGENTDIFF_API_KEY` for any other.
-        client: For a server: used as it is and never closed by the backend.
+        client: For a server: an `httpx.AsyncClient`, or httpx2's; used as it is and never closed by the
+            backend.
+        profile: For a server: what the engine takes and gives, or the name of it. None takes it from
+            the host of a known service; any other server is asked before its first request.
 
     Raises:
         ConfigurationError: There is no such backend, or its address, model or key is missing.
@@ -79,9 +86,11 @@ def connect(
     if scheme is None or (":" in scheme.form) != bool(colon) or (colon and not place):
         raise ConfigurationError(_unknown(spec.strip(), name))
     if scheme.is_remote:
-        return _target(scheme)(place, api_key=api_key, client=client)
-    if api_key is not None or client is not None:
-        raise ConfigurationError(f"`{name}` runs here; it takes no `api_key` and no `client`")
+        return _target(scheme)(place, api_key=api_key, client=client, profile=profile)
+    if api_key is not None or client is not None or profile is not None:
+        raise ConfigurationError(
+            f"`{name}` runs here; it takes no `api_key`, `client` or `profile`"
+        )
     try:
         return _target(scheme)(place or name)
     except ImportError as error:

@@ -40,12 +40,13 @@ _TOO_LONG = re.compile(
 class Hidden:
     """Texts that no error may repeat."""
 
-    key: str | None = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    """What the headers hold: keys and tokens."""
     prompt: tuple[str, ...] = field(repr=False)
 
     def is_in(self, words: str) -> bool:
-        """Whether `words` repeat a stretch of the prompt or of the key."""
-        return _repeats(words, self.key or "", 6) or any(
+        """Whether `words` repeat a stretch of the prompt or of a key."""
+        return any(_repeats(words, secret, 6) for secret in self.secrets) or any(
             _repeats(words, text.strip(), 16) for text in self.prompt
         )
 
@@ -94,10 +95,12 @@ def from_chunk(chunk: Mapping[str, Json], *, backend: str, hidden: Hidden) -> Ba
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait; None where it does not say.
+    """Seconds the server asks to wait; None where it does not say, infinite where it says never.
 
     `retry-after-ms` counts first, then `retry-after` in seconds or as a date; a past date is 0.
     """
+    if headers.get("x-should-retry", "").lower() == "false":
+        return math.inf
     seconds = _number(headers.get("retry-after-ms"))
     if seconds is not None:
         return seconds / 1000

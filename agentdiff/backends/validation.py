@@ -5,8 +5,10 @@ Messages name the place and show the value that is wrong, shortened; never the r
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, cast
 
@@ -22,6 +24,10 @@ from agentdiff.messages import Json, ToolCall, ToolSpec
 
 SHOWN = 80
 """Characters of a wrong value that a message shows."""
+FAULTS = 8
+"""Faults of one output that are listed for a repair."""
+
+_FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 
 def parse_json(text: str) -> Json:
@@ -42,9 +48,16 @@ def validator(schema: Mapping[str, Json]) -> Validator:
     Raises:
         SchemaError: `schema` is not a JSON Schema.
     """
+    return _validator(json.dumps(schema, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=256)
+def _validator(text: str) -> Validator:
+    """The validator of a schema in JSON. Checking a schema takes longer than most values do."""
+    schema: dict[str, Json] = json.loads(text)
     kind = validators.validator_for(schema, default=Draft202012Validator)
     try:
-        kind.check_schema(dict(schema))
+        kind.check_schema(schema)
     except InvalidSchema as error:
         path = "".join(f"/{part}" for part in error.absolute_path)
         raise SchemaError(f"not a JSON Schema: {_shown(error)}", path=path) from None
@@ -55,22 +68,27 @@ def check_output(text: str, schema: Validator, *, backend: str) -> None:
     """Pass when `text` is JSON that satisfies `schema`.
 
     Raises:
-        OutputInvalid: It is not.
+        OutputInvalid: It is not; carries `text` and `faults`.
         SchemaError: A `$ref` of the schema leads nowhere.
     """
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise OutputInvalid(f"{backend}: the output is not JSON ({_where(error)})") from None
+        raise _invalid(f"the output is not JSON ({_where(error)})", text, backend) from None
     try:
-        worst = cast(
-            "ValidationError | None", jsonschema.exceptions.best_match(schema.iter_errors(value))
-        )
+        errors = list(schema.iter_errors(value))
     except Unresolvable as error:
         raise SchemaError(f"`$ref` {error.ref!r} leads nowhere", keyword="$ref") from None
-    if worst is not None:
-        place = f"`{worst.json_path}`" if worst.absolute_path else "the output"
-        raise OutputInvalid(f"{backend}: {place} does not satisfy the schema: {_shown(worst)}")
+    if errors:
+        best = cast("ValidationError", jsonschema.exceptions.best_match(errors))
+        others = sorted((e for e in errors if e is not best), key=_depth)
+        raise _invalid(_fault(best), text, backend, *map(_fault, others[: FAULTS - 1]))
+
+
+def unfenced(text: str) -> str:
+    """What stands inside a code fence, where `text` is nothing but one; else `text`."""
+    found = _FENCED.fullmatch(text)
+    return found[1] if found else text
 
 
 def arguments_hold(calls: Iterable[ToolCall], tools: Iterable[ToolSpec]) -> bool:
@@ -78,11 +96,29 @@ def arguments_hold(calls: Iterable[ToolCall], tools: Iterable[ToolSpec]) -> bool
     parameters = {tool.name: tool.parameters for tool in tools}
     try:
         return all(
-            call.name in parameters and validator(parameters[call.name]).is_valid(call.arguments)
+            call.malformed is None
+            and call.name in parameters
+            and validator(parameters[call.name]).is_valid(call.arguments)
             for call in calls
         )
     except (SchemaError, Unresolvable):
         return False  # a schema that cannot be used proves nothing
+
+
+def _invalid(fault: str, text: str, backend: str, *others: str) -> OutputInvalid:
+    error = OutputInvalid(f"{backend}: {fault}")
+    error.text = text
+    error.faults = (fault, *others)
+    return error
+
+
+def _fault(error: ValidationError) -> str:
+    place = f"`{error.json_path}`" if error.absolute_path else "the output"
+    return f"{place} does not satisfy the schema: {_shown(error)}"
+
+
+def _depth(error: ValidationError) -> int:
+    return len(error.absolute_path)
 
 
 def _shown(error: ValidationError | InvalidSchema) -> str:

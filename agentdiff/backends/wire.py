@@ -1,7 +1,7 @@
-"""OpenAI's chat completions as JSON: a `Request` becomes a body, chunks become a reply.
+"""A `Request` as the body of OpenAI's chat completions. Pure functions; knows no HTTP.
 
-Pure functions and one fold; knows no HTTP. A body holds only what the caller set. A reply is read
-with tolerance: nearly every field may be missing or null, and a whole completion is one chunk.
+A body holds only what the caller set: several engines refuse, or do something else on, a default
+that is spelled out.
 """
 
 from __future__ import annotations
@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
-from uuid import uuid4
+from dataclasses import dataclass, replace
+from typing import cast
 
-from agentdiff.backends.profiles import EngineProfile
-from agentdiff.backends.validation import parse_json
-from agentdiff.errors import ConfigurationError, ProtocolError, Rejected, Unavailable
-from agentdiff.generation import FinishReason, Request
-from agentdiff.messages import Json, Message, ToolCall, ToolSpec, Usage
+from agentdiff.backends.loose import a_list, an_object
+from agentdiff.backends.pinned_canvas import HINT, Canvas
+from agentdiff.backends.profiles import EngineProfile, LengthField
+from agentdiff.errors import ConfigurationError
+from agentdiff.generation import Request
+from agentdiff.messages import Json, Message, ToolSpec
 
-_STOPPED = {"stop", "eos", "end_turn", "stop_sequence", "tool_calls", "function_call"}
-_CUT = {"length", "max_tokens", "model_context_window_exceeded"}
-_FILTERED = {"content_filter", "sensitive"}
-_FAILED = {"error", "abort", "network_error", "insufficient_system_resource"}
 _STRICT_KEYWORDS = frozenset(
     {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format"}
     | {
@@ -37,8 +33,10 @@ _STRICT_KEYWORDS = frozenset(
     | {"multipleOf", "pattern", "properties", "required", "title", "type"}
 )
 
-
-# --- A request becomes a body ---
+_REFUSED_FIELD = re.compile(
+    r"unsupported|not supported|unrecognized|unknown|extra|not permitted|unexpected|use .?max_",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,19 @@ class Asked:
     body: Mapping[str, Json]
     cap: int | None
     """Tokens after which the server ends the output, where it was told."""
+    length_field: LengthField
     warnings: tuple[str, ...]
+
+    def with_cap(self, cap: int) -> Asked:
+        """The same with another cap."""
+        return replace(self, cap=cap, body={**self.body, self.length_field: cap})
+
+    def with_length_field(self, name: LengthField) -> Asked:
+        """The same with its cap in another field."""
+        body = {k: v for k, v in self.body.items() if k != self.length_field}
+        if self.cap is not None:
+            body[name] = self.cap
+        return replace(self, body=body, length_field=name)
 
 
 def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool) -> Asked:
@@ -60,15 +70,15 @@ def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool)
     if request.tool_choice == "required" and not request.tools:
         raise ConfigurationError("`tool_choice='required'` needs `tools`, and there are none")
     warnings: list[str] = []
-    body: dict[str, Json] = {
-        "model": model,
-        "messages": [_message(message) for message in request.messages],
-    }
+    messages = [_message(message, profile) for message in request.messages]
+    if request.schema is not None and profile.enforcement != "native":
+        messages = _told(messages, schema_in_words(request.schema))
+    body: dict[str, Json] = {"model": model, "messages": messages}
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if request.tool_choice != "auto":
             body["tool_choice"] = request.tool_choice
-    if request.schema is not None:
+    if request.schema is not None and profile.structured == "response_format":
         body["response_format"] = _response_format(request.schema)
     effort = request.sampling.effort
     cap = None
@@ -84,7 +94,36 @@ def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool)
             body["stream_options"] = {"include_usage": True}
         if profile.diffusing:
             body["diffusing"] = True
-    return Asked(body=body, cap=cap, warnings=tuple(warnings))
+    return Asked(body=body, cap=cap, length_field=profile.length_field, warnings=tuple(warnings))
+
+
+def pinned(asked: Asked, canvas: Canvas) -> Asked:
+    """The same with the skeleton of its output pinned; the output is exactly the canvas."""
+    width = len(canvas.tokens)
+    fields = {
+        "diffusion_canvas_length": width,
+        "diffusion_seed_canvas": list(canvas.tokens),
+        "diffusion_pinned": list(canvas.pinned),
+        "diffusion_read_only": 1,
+    }
+    messages = _told(cast("list[dict[str, Json]]", asked.body["messages"]), HINT)
+    body = {**asked.body, "messages": messages, "vllm_xargs": fields}
+    # A thought would be written into the canvas.
+    body["chat_template_kwargs"] = {"enable_thinking": False}
+    return replace(asked, body=body).with_cap(width)
+
+
+def other_length_field(asked: Asked, complaint: str) -> LengthField | None:
+    """The field that the server wants the cap in, if that is what its refusal is about."""
+    if (
+        asked.cap is None
+        or asked.length_field not in complaint
+        or not _REFUSED_FIELD.search(complaint)
+    ):
+        return None
+    return (
+        "max_tokens" if asked.length_field == "max_completion_tokens" else "max_completion_tokens"
+    )
 
 
 def prompt_texts(request: Request) -> Iterator[str]:
@@ -94,10 +133,32 @@ def prompt_texts(request: Request) -> Iterator[str]:
         yield from (json.dumps(dict(call.arguments)) for call in message.tool_calls)
 
 
-def _message(message: Message) -> dict[str, Json]:
-    # Content is always a string: several engines reject null beside tool calls.
+def schema_in_words(schema: Mapping[str, Json]) -> str:
+    """The instruction for a model whose engine does not decode by a schema."""
+    written = json.dumps(dict(schema), ensure_ascii=False, separators=(",", ":"))
+    return (
+        "Reply with one JSON value and nothing else: no prose, no code fence. "
+        f"It must satisfy this JSON Schema: {written}"
+    )
+
+
+def _told(messages: list[dict[str, Json]], instruction: str) -> list[dict[str, Json]]:
+    """The messages with an instruction in the system message: some templates take only one, first."""
+    if messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{instruction}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": instruction}, *messages]
+
+
+def _message(message: Message, profile: EngineProfile) -> dict[str, Json]:
     said: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.tool_calls:
+        if not message.content and profile.call_content != "empty":
+            if profile.call_content == "null":
+                said["content"] = None
+            else:
+                del said["content"]
+        # Malformed arguments go back as `{}`: templates parse them, and fail on what does not parse.
         said["tool_calls"] = [
             {
                 "id": call.id,
@@ -133,17 +194,17 @@ def _is_strict(schema: Json) -> bool:
         return all(map(_is_strict, cast("list[Json]", schema)))
     if not isinstance(schema, Mapping):
         return True
-    node = _object(cast("Json", schema))
-    properties = _object(node.get("properties"))
+    node = an_object(cast("Json", schema))
+    properties = an_object(node.get("properties"))
     if not node.keys() <= _STRICT_KEYWORDS or (
         (node.get("type") == "object" or properties)
         and (
             node.get("additionalProperties") is not False
-            or set(_array(node.get("required"))) != set(properties)
+            or set(a_list(node.get("required"))) != set(properties)
         )
     ):
         return False
-    definitions = _object(node.get("$defs"))
+    definitions = an_object(node.get("$defs"))
     inner = (node.get("items"), node.get("anyOf"), *properties.values(), *definitions.values())
     return all(map(_is_strict, inner))
 
@@ -172,171 +233,3 @@ def _sampling(request: Request, profile: EngineProfile, warnings: list[str]) -> 
                 )
         sent[name] = value
     return sent
-
-
-# --- Chunks become a reply ---
-
-
-@dataclass(slots=True)
-class _PartialCall:
-    id: str
-    name: str
-    arguments: str = ""
-
-
-@dataclass(slots=True)
-class Reply:
-    """What has come back so far. `add` is the fold; the rest is asked when the stream has ended."""
-
-    backend: str
-    model: str = ""
-    finish_reason: str | None = None
-    """As the server said it."""
-    has_choice: bool = False
-    """Whether any chunk held a choice."""
-    usage: Usage = field(default_factory=Usage)
-    warnings: list[str] = field(default_factory=list[str])
-    _calls: list[_PartialCall] = field(default_factory=list[_PartialCall])
-    _by_key: dict[int | str, _PartialCall] = field(default_factory=dict[int | str, _PartialCall])
-
-    def add(self, chunk: Mapping[str, Json]) -> str:
-        """Take in one chunk, or a whole completion; the text that it brings.
-
-        Raises:
-            ProtocolError: It is not a chunk of a chat completion.
-        """
-        choices = chunk.get("choices", ())
-        if not isinstance(choices, list | tuple):
-            raise ProtocolError("a chunk has no list of `choices`", backend=self.backend)
-        self.model = self.model or _string(chunk.get("model"))
-        if warning := _string(chunk.get("warning")):
-            self.warnings.append(warning[:200])
-        if usage := _object(chunk.get("usage")):
-            self.usage = _usage(usage)  # the last one counts; some engines send running totals
-        texts: list[str] = []
-        for choice in map(_object, cast("list[Json]", choices)):
-            if choice.get("index") not in (None, 0):
-                continue
-            self.has_choice = True
-            self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
-            said = _object(choice.get("delta")) or _object(choice.get("message"))
-            texts.append(_content(said.get("content")) or _string(said.get("refusal")))
-            for fragment in map(_object, _array(said.get("tool_calls"))):
-                self._add_fragment(fragment)
-        return "".join(texts)
-
-    def _add_fragment(self, fragment: Mapping[str, Json]) -> None:
-        """Append to the call that the fragment belongs to, or begin a new one.
-
-        Engines disagree on `index` and `id`: either may be missing, repeated or fresh in every
-        fragment. The index counts first; the same index with another id begins a call only where a
-        name comes with it.
-        """
-        function = _object(fragment.get("function"))
-        name, call_id = _string(function.get("name")), _string(fragment.get("id"))
-        index = fragment.get("index")
-        key: int | str = index if isinstance(index, int) else call_id
-        call = self._by_key.get(key) if key != "" else None
-        if call is None and key == "" and not name and self._calls:
-            call = self._calls[-1]
-        if call is None or (name and call_id and call_id != call.id):
-            call = _PartialCall(id=call_id, name=name)
-            self._calls.append(call)
-            if key != "":
-                self._by_key[key] = call
-        call.name = call.name or name
-        arguments = function.get("arguments")
-        call.arguments += (
-            json.dumps(arguments) if isinstance(arguments, Mapping) else _string(arguments)
-        )
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether the reply asks for tools."""
-        return bool(self._calls)
-
-    def reason(self) -> FinishReason:
-        """Why the output ended. Calls count more than what the server calls them.
-
-        Raises:
-            Rejected: A content filter ended it.
-            Unavailable: The server gave up.
-        """
-        said = self.finish_reason
-        if said in _CUT:
-            return "length"
-        if said in _FILTERED:
-            raise Rejected("a content filter ended the output", backend=self.backend)
-        if said in _FAILED:
-            raise Unavailable(
-                f"the server gave up in the middle (finish_reason {said!r})", backend=self.backend
-            )
-        if said is not None and said not in _STOPPED:
-            self.warnings.append(f"finish_reason {said[:40]!r} is unknown; taken as 'stop'")
-        return "tool_calls" if self._calls else "stop"
-
-    def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, each with an id of its own; empty arguments are `{}`.
-
-        Raises:
-            ProtocolError: A call has no name, or its arguments are not a JSON object.
-        """
-        return tuple(self._read_calls())
-
-    def _read_calls(self) -> Iterator[ToolCall]:
-        seen: set[str] = set()
-        for call in self._calls:
-            if not call.name:
-                raise ProtocolError("a tool call has no name", backend=self.backend)
-            call_id = call.id if call.id and call.id not in seen else f"call_{uuid4().hex[:12]}"
-            seen.add(call_id)
-            yield ToolCall(id=call_id, name=call.name, arguments=self._arguments(call))
-
-    def _arguments(self, call: _PartialCall) -> dict[str, Json]:
-        try:
-            arguments = parse_json(call.arguments.strip() or "{}")
-        except ValueError:
-            arguments = None
-            problem = "are not JSON"
-        else:
-            if arguments is None:
-                return {}
-            problem = f"are {type(arguments).__name__}, not an object"
-        if not isinstance(arguments, dict):
-            raise ProtocolError(
-                f"the arguments of the call to {call.name[:64]!r} {problem}", backend=self.backend
-            )
-        return cast("dict[str, Json]", arguments)
-
-
-def _usage(usage: Mapping[str, Json]) -> Usage:
-    details = _object(usage.get("completion_tokens_details"))
-    reasoning = _count(details.get("reasoning_tokens"))
-    return Usage(
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        reasoning_tokens=_count(usage.get("reasoning_tokens")) if reasoning is None else reasoning,
-    )
-
-
-def _count(value: Json) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
-
-
-def _content(value: Json) -> str:
-    if isinstance(value, list):  # parts, as some gateways send them
-        parts = map(_object, cast("list[Json]", value))
-        return "".join(_string(part.get("text")) for part in parts)
-    return _string(value)
-
-
-def _string(value: Json) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _object(value: Json) -> Mapping[str, Json]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _array(value: Json) -> list[Json]:
-    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -25,7 +25,7 @@ async def sent(spec: str, *, api_key: str | None = None) -> httpx.Request:
     server = Server(completion("hi"))
     backend = connect(spec, api_key=api_key, client=server.client())
     await generate(backend, ASK)
-    return server.requests[0]
+    return server.requests[-1]
 
 
 async def test_an_openai_spec_is_an_address_and_a_model() -> None:

@@ -12,7 +12,7 @@ import anyio
 import httpx
 import pytest
 
-from agentdiff.backends import http
+from agentdiff.backends import retry
 from agentdiff.backends.faults import retry_after_s
 from agentdiff.errors import (
     AuthenticationFailed,
@@ -222,7 +222,7 @@ async def test_attempts_are_bounded() -> None:
 async def test_a_stream_is_tried_again_until_its_first_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "JITTER_S", 0.0)
+    monkeypatch.setattr(retry, "JITTER_S", 0.0)
     error = frame({"error": {"code": 503, "message": "busy"}})
     server = Server(
         stream(chunk(role="assistant", content=""), error),

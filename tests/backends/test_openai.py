@@ -276,11 +276,19 @@ async def test_calls_that_were_cut_at_the_cap_are_not_made() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"text": "on', "[1]", '"text"', '{"n": NaN}'])
-async def test_arguments_that_are_no_object_are_an_error(arguments: str) -> None:
-    secret = call("add_note", arguments)
-    server = Server(completion(None, tool_calls=[secret], finish="tool_calls"))
-    with pytest.raises(ProtocolError, match="arguments of the call to 'add_note'"):
-        await generate(server.backend(), NOTING)
+async def test_arguments_that_are_no_object_are_kept_for_whoever_makes_the_calls(
+    arguments: str,
+) -> None:
+    written = call("add_note", arguments)
+    server = Server(completion(None, tool_calls=[written], finish="tool_calls"))
+    result = await generate(server.backend(), NOTING)
+    made = result.tool_calls[0]
+    assert (result.reason, result.enforcement) == ("tool_calls", "none")
+    assert (made.name, made.arguments, made.malformed) == ("add_note", {}, arguments)
+    assert "the arguments of the call to 'add_note' are" in result.warnings[0]
+    again = replace(NOTING, messages=(*NOTING.messages, assistant(tool_calls=[made])))
+    body = await sent(again)
+    assert body["messages"][-1]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 async def test_arguments_that_do_not_fit_the_tool_are_passed_on_and_told() -> None:
@@ -301,13 +309,38 @@ async def test_a_required_call_that_does_not_come_is_told() -> None:
 
 
 async def test_what_the_server_enforced_is_believed_only_after_a_look() -> None:
-    good = await generate(Server(streamed('{"city": "Bern", "sunny": true}')).backend(), STRUCTURED)
-    assert good.enforcement == "native"
-    for text in ("It is sunny in Bern.", '```json\n{"city": "Bern", "sunny": true}\n```'):
-        with pytest.raises(OutputInvalid, match="openai:tiny: the output is not JSON") as caught:
-            await generate(Server(streamed(text)).backend(), STRUCTURED)
-        assert "Bern" not in str(caught.value)
-        assert caught.value.usage == Usage(input_tokens=7, output_tokens=3)
+    valid = '{"city": "Bern", "sunny": true}'
+    for profile, enforcement in (("openai", "native"), ("generic", "validated")):
+        server = Server(streamed(valid))
+        assert (
+            await generate(server.backend(profile=profile), STRUCTURED)
+        ).enforcement == enforcement
+    server = Server(streamed("It is sunny in Bern."))
+    events: list[Event] = []
+    with pytest.raises(OutputInvalid, match="openai:tiny: the output is not JSON") as caught:
+        async with server.backend(profile="openai").stream(STRUCTURED) as stream_:
+            events += [event async for event in stream_]
+    assert events == []  # nothing is committed that is not known to be valid
+    assert "Bern" not in str(caught.value)
+    assert caught.value.usage == Usage(input_tokens=7, output_tokens=3)
+    assert caught.value.text == "It is sunny in Bern."
+
+
+async def test_what_is_wrong_with_an_output_is_listed_for_a_repair() -> None:
+    server = Server(streamed('{"city": 7, "sunny": "yes"}'))
+    with pytest.raises(OutputInvalid) as caught:
+        await generate(server.backend(), STRUCTURED)
+    assert sorted(caught.value.faults) == [
+        "`$.city` does not satisfy the schema: 7 is not of type 'string'",
+        "`$.sunny` does not satisfy the schema: 'yes' is not of type 'boolean'",
+    ]
+
+
+async def test_a_code_fence_around_an_output_is_taken_off() -> None:
+    server = Server(streamed('```json\n{"city": "Bern", "sunny": true}\n```'))
+    result = await generate(server.backend(profile="openai"), STRUCTURED)
+    assert result.text == '{"city": "Bern", "sunny": true}'
+    assert result.enforcement == "validated"  # an engine that decodes by a schema writes no fence
 
 
 async def test_an_output_cut_at_the_cap_is_no_invalid_output() -> None:

@@ -2,105 +2,135 @@
 
 from __future__ import annotations
 
+import gc
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
 
-from agentdiff.backends import connect
 from agentdiff.backends.openai import OpenAIBackend
-from agentdiff.errors import Unavailable
-from agentdiff.generation import Backend, Commit, Request, generate
+from agentdiff.errors import TimedOut, Unavailable
+from agentdiff.generation import Commit, Request, generate
 from agentdiff.messages import user
-from tests.backends.fakes import DONE, USAGE, chunk
+from tests.backends.fakes import DONE, USAGE, Reply, chunk, stream
+from tests.backends.server import Listening, Received, serving, until
 
 ASK = Request(messages=(user("hello"),))
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-def part(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
+WHOLE = stream(chunk(content="hi"), chunk(finish="stop"), USAGE, DONE)
+HANGING = stream(chunk(content="hi"), None)
 
 
 @dataclass
 class Engine:
     """Answers `hi` in a stream, or, where it is told to hang, its first piece only."""
 
-    port: int = 0
     hangs: bool = False
-    connections: int = 0
-    gone: int = 0
 
-    async def serve(self, stream: SocketStream) -> None:
-        self.connections += 1
-        try:
-            async with stream:
-                while True:
-                    request = b""
-                    while not request.endswith(b"}"):
-                        request += await stream.receive()
-                    await stream.send(HEAD + part(chunk(content="hi")))
-                    if not self.hangs:
-                        await stream.send(part(chunk(finish="stop") + USAGE + DONE) + part(b""))
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
-            self.gone += 1
+    def __call__(self, request: Received) -> Reply:
+        return HANGING if self.hangs else WHOLE
 
 
 @asynccontextmanager
-async def serving(engine: Engine) -> AsyncGenerator[Backend]:
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    engine.port = listener.extra(SocketAttribute.local_port)
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, engine.serve)
-        backend = connect(f"openai:http://127.0.0.1:{engine.port}/v1#m")
+async def backed(engine: Engine) -> AsyncGenerator[tuple[Listening, OpenAIBackend]]:
+    async with serving(engine) as server:
+        backend = OpenAIBackend(server.url, "m", concurrency=4)
         try:
-            yield backend
+            yield server, backend
         finally:
             await backend.aclose()
-            tasks.cancel_scope.cancel()
 
 
 async def test_one_connection_serves_one_call_after_the_other() -> None:
-    engine = Engine()
-    async with serving(engine) as backend:
+    async with backed(Engine()) as (server, backend):
         for _ in range(5):
             assert (await generate(backend, ASK)).text == "hi"
-        assert (engine.connections, engine.gone) == (1, 0)
+        assert (server.connections, server.open_connections) == (1, 1)
 
 
 async def test_a_stream_that_is_left_is_closed_and_the_next_one_works() -> None:
     engine = Engine(hangs=True)
-    async with serving(engine) as backend:
-        for number in range(1, 4):
+    async with backed(engine) as (server, backend):
+        for _ in range(3):
             async with backend.stream(ASK) as events:
                 assert await anext(events) == Commit("hi")
-            await until(lambda number=number: engine.gone == number)
+            await until(lambda: server.open_connections == 0)
+        assert backend.service.in_use == 0
         engine.hangs = False
         assert (await generate(backend, ASK)).text == "hi"
 
 
 async def test_a_cancelled_call_is_closed_wherever_it_is() -> None:
     engine = Engine(hangs=True)
-    async with serving(engine) as backend:
+    async with backed(engine) as (server, backend):
         for number in range(1, 4):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(generate, backend, ASK)
-                await until(lambda number=number: engine.connections == number)
+                await until(lambda number=number: server.connections == number)
                 tasks.cancel_scope.cancel()
-            await until(lambda number=number: engine.gone == number)
+            await until(lambda: server.open_connections == 0)
+        assert backend.service.in_use == 0
         engine.hangs = False
         assert (await generate(backend, ASK)).text == "hi"
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not is_so():
-            await anyio.lowlevel.checkpoint()
+async def test_what_is_beyond_the_slots_waits_and_no_slot_is_lost() -> None:
+    engine = Engine(hangs=True)
+    async with backed(engine) as (server, backend):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(generate, backend, ASK)
+            await until(lambda: server.answering == 4)
+            with pytest.raises(TimedOut):
+                await generate(backend, replace(ASK, deadline_s=0.01))
+            tasks.cancel_scope.cancel()
+        assert len(server.received) == 4  # the fifth never left
+        await until(lambda: server.open_connections == 0)
+        assert backend.service.in_use == 0
+        engine.hangs = False
+        for _ in range(6):
+            assert (await generate(backend, ASK)).text == "hi"
+
+
+async def test_many_at_once_take_few_connections_each_and_keep_them() -> None:
+    async with serving(Engine()) as server:
+        backend = OpenAIBackend(server.url, "m")
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(generate, backend, ASK)
+        assert server.connections <= 20
+        await backend.aclose()
+        await until(lambda: server.open_connections == 0)
+
+
+@pytest.mark.slow
+async def test_a_thousand_cancelled_streams_leave_nothing_behind() -> None:
+    engine = Engine(hangs=True)
+    async with backed(engine) as (server, backend):
+        before = len(gc.get_objects())
+        for number in range(1000):
+            if number % 2:
+                with anyio.CancelScope() as scope:
+                    async with backend.stream(ASK) as events:
+                        await anext(events)
+                        scope.cancel()
+                        await anyio.lowlevel.checkpoint()
+            else:
+                with pytest.raises(TimedOut):
+                    await generate(backend, replace(ASK, deadline_s=0.01))
+        await until(lambda: server.open_connections == 0)
+        assert backend.service.in_use == server.answering == 0
+        server.received.clear()
+        gc.collect()
+        assert len(gc.get_objects()) - before < 5000
+        engine.hangs = False
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):  # every slot still serves
+                tasks.start_soon(generate, backend, ASK)
 
 
 async def test_nobody_there_is_unavailable() -> None:
