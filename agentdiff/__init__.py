@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Tool,
         UsageLimits,
         load_tools,
+        mcp_tools,
         tool,
     )
     from agentdiff.backends import connect
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_version": "__version__",
-    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits load_tools tool",
+    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits load_tools mcp_tools tool",
     "backends": "connect",
     "backends.scripted": "FunctionBackend Scripted TestBackend",
     "errors": "AgentDiffError ApprovalRequired ModelRetry OutOfScope RunPaused ToolFailed",

@@ -21,6 +21,7 @@ from agentdiff.agent.history import repaired
 from agentdiff.agent.journal import Journal, JournaledRun
 from agentdiff.agent.limits import Price, UsageLimits
 from agentdiff.agent.loading import load_tools
+from agentdiff.agent.mcp import mcp_tools
 from agentdiff.agent.state import RunState
 from agentdiff.agent.tools import Tool, tool
 
@@ -48,6 +49,7 @@ __all__ = [
     "ToolStarted",
     "UsageLimits",
     "load_tools",
+    "mcp_tools",
     "repaired",
     "tool",
 ]

@@ -63,6 +63,7 @@ class Tool(Generic[P, R]):
     budget: Budget | None = None
     """For generations that write a call of this tool; None leaves it to the agent."""
     _parameters: Arguments
+    _returns: Schema | None = None
 
     @property
     def parameters(self) -> Schema:
@@ -72,7 +73,7 @@ class Tool(Generic[P, R]):
     @property
     def returns(self) -> Schema | None:
         """JSON Schema of the result; None where the function does not say."""
-        return return_schema(self.function)
+        return return_schema(self.function) if self._returns is None else self._returns
 
     @property
     def spec(self) -> ToolSpec:
