@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_version": "__version__",
-    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits load_tools mcp_tools tool",
+    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits "
+    "load_tools mcp_tools tool",
     "backends": "connect",
     "backends.scripted": "FunctionBackend Scripted TestBackend",
     "errors": "AgentDiffError ApprovalRequired ModelRetry OutOfScope RunPaused ToolFailed",
@@ -64,7 +65,7 @@ __all__ = [
     "Result", "RunContext", "RunPaused", "RunResult", "RunState", "Sampling", "Scripted",
     "StepSettings", "TestBackend", "Tool", "ToolCall", "ToolFailed", "ToolSpec", "Usage",
     "UsageLimits", "__version__", "assistant", "connect", "generate", "load_tools",
-    "only_doubles", "system", "tool", "trace_to_file", "user",
+    "mcp_tools", "only_doubles", "system", "tool", "trace_to_file", "user",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # so that a type checker knows these names and no others
