@@ -7,9 +7,10 @@ block exactly the keys that the block cache holds at inference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer
@@ -18,6 +19,7 @@ from torch import Tensor
 from agentdiff.embedded.training import examples
 from agentdiff.embedded.training.replies import Example
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
+from agentdiff.engine.families.lexicon import Lexicon
 
 MAX_PROMPT = 512
 FIRST_TOKEN_WEIGHT = 3.0
@@ -28,6 +30,8 @@ WINDOW = 48
 """Batches that are drawn and sorted together."""
 NAME_TOKENS, NAME_WEIGHT = 4, 2.0
 """So do the next few, which name the tool."""
+HIDDEN_WORDS = 0.3
+"""Share of the words of a prompt that are known by their vectors alone, in every other prompt."""
 PADDING_WEIGHT = 0.1
 """What follows the end token is filled too, but matters little."""
 
@@ -38,8 +42,12 @@ class Batch:
 
     prompt: Tensor
     """[B, S] int64"""
+    shown: Tensor
+    """[B, S] int64: the prompt, with the tokens of some words masked, so that their meaning has to do."""
     prompt_valid: Tensor
     """[B, S] bool"""
+    words: Tensor | None
+    """[B, S] int64: rows of the lexicon, where there is one."""
     response: Tensor
     """[B, T] int64"""
     positions: Tensor
@@ -72,7 +80,15 @@ class Stream:
     """An endless seeded stream of batches, sorted by length within a window so that little is padding."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, seed: int, batch_size: int, copies: int, few: float = 0.0
+        self,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        batch_size: int,
+        copies: int,
+        few: float = 0.0,
+        lexicon: Lexicon | None = None,
+        related: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.rng = Random(seed)
@@ -80,6 +96,8 @@ class Stream:
         self.batch_size = batch_size
         self.copies = copies
         self.few = few
+        self.lexicon = lexicon
+        self.related = related
         self.pad, self.mask, self.end = (_id(tokenizer, t) for t in (PAD, MASK, END))
 
     def encode(self, example: Example) -> Encoded:
@@ -88,11 +106,15 @@ class Stream:
         reply = self.tokenizer.encode(example.target, add_special_tokens=False).ids
         return Encoded(prompt, [*reply, self.end])
 
+    def draw(self) -> Example:
+        """The next example."""
+        return examples.sample(self.rng, few=self.few, related=self.related)
+
     def __iter__(self) -> Iterator[Batch]:
         while True:
             window: list[Encoded] = []
             while len(window) < self.batch_size * WINDOW:
-                encoded = self.encode(examples.sample(self.rng, few=self.few))
+                encoded = self.encode(self.draw())
                 if len(encoded.prompt) <= MAX_PROMPT and len(encoded.reply) <= 96:
                     window.append(encoded)
             window.sort(key=lambda e: (-(-len(e.reply) // 16), len(e.prompt)))
@@ -134,9 +156,12 @@ class Stream:
         weights = torch.where(place < replies[:, None], 1.0, PADDING_WEIGHT)
         weights[:, 1 : 1 + NAME_TOKENS] *= NAME_WEIGHT
         weights[:, 0] = FIRST_TOKEN_WEIGHT
+        words = self._words(group, prompt_len)
         return Batch(
             prompt=prompt,
+            shown=prompt if words is None else self._without_words(prompt, words),
             prompt_valid=prompt_valid,
+            words=words,
             response=torch.cat([clean, noised.flatten(1)], 1),
             positions=(lengths[:, None] + place).repeat(1, 1 + copies),
             mask=self._mask(prompt_valid, response_valid, block_len=block_len),
@@ -145,6 +170,23 @@ class Stream:
             clean_len=clean_len,
             block_len=block_len,
         )
+
+    def _words(self, group: list[Encoded], prompt_len: int) -> Tensor | None:
+        if self.lexicon is None:
+            return None
+        words = torch.zeros(len(group), prompt_len, dtype=torch.int64)
+        for row, encoded in enumerate(group):
+            words[row, : len(encoded.prompt)] = torch.tensor(self.lexicon.rows(encoded.prompt))
+        return words
+
+    def _without_words(self, prompt: Tensor, words: Tensor) -> Tensor:
+        """Mask some words of every other prompt wherever they stand in it."""
+        shown = prompt.clone()
+        for row in range(0, len(prompt), 2):
+            present, place = cast("tuple[Tensor, Tensor]", words[row].unique(return_inverse=True))
+            hidden = torch.rand(len(present), generator=self.torch_rng) < HIDDEN_WORDS
+            shown[row, hidden[place] & (words[row] > 0)] = self.mask
+        return shown
 
     def _mask(self, prompt_valid: Tensor, response_valid: Tensor, *, block_len: int) -> Tensor:
         """[B, 1, T, S + T]: the prompt, the clean blocks before one's own, and one's own block."""

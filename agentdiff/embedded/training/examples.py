@@ -25,7 +25,10 @@ from agentdiff.embedded.training.replies import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from random import Random
+
+    Related = Mapping[str, Sequence[str]]
 
 
 @dataclass(slots=True)
@@ -84,7 +87,9 @@ def _shipped() -> dict[str, Tool]:
     return {tool.name: tool for tool in corpus.shipped()}
 
 
-def _pool(rng: Random, source: str, split: Split) -> tuple[list[Tool], list[Tool]]:
+def _pool(
+    rng: Random, source: str, split: Split, related: Related | None
+) -> tuple[list[Tool], list[Tool]]:
     """(tools on offer, those of them that may be asked for)."""
     if source == "shipped":
         tools = list(corpus.shipped())
@@ -110,9 +115,9 @@ def _pool(rng: Random, source: str, split: Split) -> tuple[list[Tool], list[Tool
         same = [tool for tool in everything if tool.domain == domain]
         tools = rng.sample(same, min(len(same), size))
     else:
-        tools = [invent_tool(rng) for _ in range(size)]
+        tools = [invent_tool(rng, related=related) for _ in range(size)]
         if rng.random() < 0.5:
-            tools.append(invent_tool(rng, like=rng.choice(tools)))
+            tools.append(invent_tool(rng, like=rng.choice(tools), related=related))
         if rng.random() < 0.1:
             tools.append(rng.choice(corpus.catalog()))
     unique = {tool.name: tool for tool in tools}
@@ -245,7 +250,9 @@ def _taken(rng: Random, first: Call, reference: str) -> Json:
     return result
 
 
-def _refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str | None:
+def _refusal(
+    rng: Random, source: str, tools: list[Tool], split: Split, related: Related | None
+) -> str | None:
     """A request that none of `tools` can serve, or None when that is not certain."""
     if source != "unseen" and rng.random() < _GENERAL[source]:
         return _general_refusal(rng, source, tools, split)
@@ -255,7 +262,7 @@ def _refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str |
         other = _neighbour(rng, tools) if source == "catalog" else rng.choice(corpus.catalog())
     else:
         like = rng.choice(tools) if source == "invented" and rng.random() < 0.4 else None
-        other = invent_tool(rng, like=like)
+        other = invent_tool(rng, like=like, related=related)
     if any(_may_serve(tool, other) for tool in tools):
         return None
     return ask(rng, other, "train" if not other.phrases else split)[0]
@@ -319,6 +326,7 @@ def sample(
     source: str | None = None,
     kind: str | None = None,
     few: float = 0.0,
+    related: Related | None = None,
 ) -> Example:
     """One example.
 
@@ -328,18 +336,19 @@ def sample(
         source: shipped, catalog, invented or unseen; by default a mixture of the first three.
         kind: call, none, or chain (two calls, stopped at any point); by default a mixture.
         few: Share of examples with two to five tools only: short prompts, cheap to learn on.
+        related: Words of near meaning, for requests that call an invented tool's thing by another name.
     """
     source = source or rng.choices(["shipped", "catalog", "invented"], [0.28, 0.44, 0.28])[0]
     kind = kind or rng.choices(["call", "none", "chain"], [0.53, 0.21, 0.26])[0]
-    tools, askable = _pool(rng, source, split)
+    tools, askable = _pool(rng, source, split, related)
     if few and rng.random() < few and len(tools) > 2:
         tools = askable = rng.sample(tools, min(len(tools), rng.randint(2, 5)))
     if kind == "none":
         for _ in range(20):
-            text = _refusal(rng, source, tools, split)
+            text = _refusal(rng, source, tools, split, related)
             if text is not None:
                 return Example("none", tuple(tools), _dress(rng, text), REFUSAL)
-            tools, askable = _pool(rng, source, split)
+            tools, askable = _pool(rng, source, split, related)
         kind = "call"
     if kind == "chain":
         return _chain_example(rng, source, tools, askable, split)

@@ -18,6 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, WEIGHTS
+from agentdiff.engine.families.lexicon import FILE as LEXICON
 from agentdiff.engine.weights import quantize_rows, write_weights
 
 SHARD_BYTES = 3_500_000
@@ -30,7 +31,9 @@ def export(
     """Write config, tokenizer, chat template and weights into `folder`."""
     state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+    names += [LEXICON] if state["shape"].get("lexicon_size") else []
+    for name in names:
         if (tokenizer / name).resolve() != (folder / name).resolve():
             shutil.copyfile(tokenizer / name, folder / name)
     vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json"))

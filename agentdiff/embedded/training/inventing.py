@@ -10,6 +10,7 @@ from agentdiff.embedded.training import corpus, values
 from agentdiff.embedded.training.corpus import Json, Parameter, Phrase, Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from random import Random
 
 _KINDS = (
@@ -46,8 +47,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-def invent_tool(rng: Random, *, like: Tool | None = None) -> Tool:
-    """A tool that exists nowhere; with `like`, one that shares its verb or its noun (a hard negative)."""
+def invent_tool(
+    rng: Random, *, like: Tool | None = None, related: Mapping[str, Sequence[str]] | None = None
+) -> Tool:
+    """A tool that exists nowhere; with `like`, one that shares its verb or its noun (a hard negative).
+
+    With `related`, its noun is often one of those words, and requests call it by another one that means something near.
+    """
     table = corpus.names()
     verb = rng.choice(table["verbs"])
     noun = [values.pseudo_word(rng) if rng.random() < 0.15 else rng.choice(table["nouns"])]
@@ -59,6 +65,10 @@ def invent_tool(rng: Random, *, like: Tool | None = None) -> Tool:
             verb = old_verb
         else:
             noun = old_noun
+    said = list(noun)
+    if related and noun and rng.random() < 0.6:
+        noun[-1] = rng.choice(list(related)) if like is None else noun[-1]
+        said = [rng.choice(related.get(word, (word,))) for word in noun]
     parts = [verb, *noun]
     style = rng.random()
     name = "_".join(parts)
@@ -124,7 +134,7 @@ def invent_tool(rng: Random, *, like: Tool | None = None) -> Tool:
             ("{#filename}",),
         ]
     )
-    return Tool(name, description, tuple(parameters), (), results, domain="_".join(parts))
+    return Tool(name, description, tuple(parameters), (), results, domain="_".join([verb, *said]))
 
 
 _VERBS: dict[str, tuple[str, ...]] = {

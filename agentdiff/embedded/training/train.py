@@ -20,8 +20,10 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from agentdiff.embedded.training import lexicon as lexicons
 from agentdiff.embedded.training.batches import Batch, Stream
 from agentdiff.embedded.training.tokenizer import WEIGHTS
+from agentdiff.engine.families.lexicon import Lexicon
 from agentdiff.engine.families.router import RouterModel, RouterShape
 from agentdiff.engine.weights import read_weights
 
@@ -36,7 +38,7 @@ ALLOCATOR = {
 
 def loss_of(model: RouterModel, batch: Batch) -> Tensor:
     """Weighted cross-entropy of the masked positions (scalar)."""
-    prompt = model.encode(batch.prompt, batch.prompt_valid)
+    prompt = model.encode(batch.shown, batch.prompt_valid, batch.words)._replace(ids=batch.prompt)
     hidden, _ = model.decode(
         batch.response, batch.positions, batch.mask, prompt.layers, block_len=batch.block_len
     )
@@ -79,7 +81,11 @@ def train(args: argparse.Namespace) -> list[float]:
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(Path(args.tokenizer) / "tokenizer.json"))
+    lexicon = Lexicon.load(Path(args.tokenizer)) if args.lexicon else None
+    vectors = lexicons.read(Path(args.tokenizer)) if args.lexicon else None
     shape = RouterShape(
+        lexicon_size=0 if vectors is None else vectors.shape[0],
+        lexicon_width=100 if vectors is None else vectors.shape[1],
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=args.width,
         num_hidden_layers=args.layers,
@@ -88,6 +94,8 @@ def train(args: argparse.Namespace) -> list[float]:
     )
     model = RouterModel(shape)
     model.reset_parameters()
+    if vectors is not None:
+        model.lexicon.copy_(vectors)
     if args.start_from:
         model.load_state_dict(read_weights(Path(args.start_from)))
     device = torch.device(args.device)
@@ -107,6 +115,8 @@ def train(args: argparse.Namespace) -> list[float]:
             batch_size=args.batch,
             copies=args.copies,
             few=args.few,
+            lexicon=lexicon,
+            related=lexicons.related(Path(args.tokenizer)) if args.lexicon else None,
         )
     )
     log = (out / "metrics.jsonl").open("a", encoding="utf-8")
@@ -180,6 +190,11 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Train the embedded router.")
     parser.add_argument("--out", required=True, help="folder for checkpoints and metrics")
     parser.add_argument("--tokenizer", default=str(WEIGHTS), help="folder with tokenizer.json")
+    parser.add_argument(
+        "--lexicon",
+        action="store_true",
+        help="use the word vectors in the tokenizer's folder (made by `training.lexicon`)",
+    )
     parser.add_argument("--resume", default="", help="checkpoint to go on from")
     parser.add_argument(
         "--start-from", default="", help="folder of weights to begin with, as the shipped ones"

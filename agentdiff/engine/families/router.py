@@ -2,12 +2,14 @@
 
 The one model class of our own (every other family is a stock transformers class). A pre-norm transformer over two
 segments: the *prompt*, bidirectional, encoded once, and the *response*, written in blocks that see the prompt, the
-earlier blocks and themselves. Three things differ from a plain transformer, all for copying:
+earlier blocks and themselves. Four things differ from a plain transformer, for copying and for matching:
 
 - token shift: every position also sees the embeddings of its two neighbours (as Canon layers, arXiv 2512.17351), so a
   value is found by the words around it in one layer;
 - pointer head: the output distribution is a mixture of the vocabulary softmax and of attention over the prompt tokens
   (pointer-generator, arXiv 1704.04368); its log is what the decoder sees, so thresholds and grammars work unchanged;
+- lexicon: a prompt token also gets the fixed vector of the word that it is a part of (`lexicon`), so that a request and
+  a tool are matched by what their words mean, also when training never showed them;
 - no causal mask anywhere: order comes from blocks alone.
 
 Shapes: B batch, S prompt, T response positions, L block, V vocabulary, H heads, D head dim, E model width.
@@ -19,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 
 from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.families.base import FamilyTraits
+from agentdiff.engine.families.lexicon import Lexicon
 from agentdiff.engine.weights import read_weights
 
 NO_TOKEN = -1.0
@@ -43,6 +46,9 @@ class RouterShape:
     num_attention_heads: int = 4
     intermediate_size: int = 512
     rope_theta: float = 10_000.0
+    lexicon_size: int = 0
+    """Rows of the lexicon, 0 without one."""
+    lexicon_width: int = 100
 
 
 class Encoded(NamedTuple):
@@ -128,6 +134,10 @@ class RouterModel(nn.Module):
         self.pointer_query = nn.Linear(width, width, bias=False)
         self.pointer_key = nn.Linear(width, width, bias=False)
         self.pointer_gate = nn.Linear(width, 1)
+        self.lexicon: Tensor
+        if shape.lexicon_size:
+            self.register_buffer("lexicon", torch.zeros(shape.lexicon_size, shape.lexicon_width))
+            self.lexicon_in = nn.Linear(shape.lexicon_width, width, bias=False)
 
     def reset_parameters(self) -> None:
         """Initialise for training (loading a checkpoint does not need it)."""
@@ -136,11 +146,18 @@ class RouterModel(nn.Module):
             assert isinstance(layer, RouterLayer)
             nn.init.zeros_(layer.attn_out.weight)
             nn.init.zeros_(layer.down.weight)
+        if self.shape.lexicon_size:
+            nn.init.zeros_(self.lexicon_in.weight)
 
-    def encode(self, ids: Tensor, valid: Tensor) -> Encoded:
-        """Ids [B, S] int64, valid [B, S] bool (padding on the right) -> what the response needs."""
+    def encode(self, ids: Tensor, valid: Tensor, words: Tensor | None = None) -> Encoded:
+        """Ids [B, S] int64, valid [B, S] bool (padding on the right) -> what the response needs.
+
+        With a lexicon, `words` [B, S] int64 says which of its rows each token belongs to.
+        """
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         embedded = self.embed(ids) * valid[..., None]
+        if words is not None:
+            embedded = embedded + self.lexicon_in(F.embedding(words, self.lexicon))
         x = embedded + self._neighbours(embedded)
         mask = additive(valid[:, None, None, :].expand(-1, 1, ids.shape[1], -1), x.dtype)
         hidden, layers = self._run(x, positions, mask, None)
@@ -215,9 +232,12 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 class RouterFamily:
     """The router behind the engine: bidirectional prompt, block-causal reply."""
 
-    def __init__(self, model: RouterModel, traits: FamilyTraits) -> None:
+    def __init__(
+        self, model: RouterModel, traits: FamilyTraits, lexicon: Lexicon | None = None
+    ) -> None:
         self.model = model.eval()
         self._traits = traits
+        self._lexicon = lexicon
 
     @classmethod
     def load(cls, folder: Path, config: Mapping[str, Any], *, device: torch.device) -> RouterFamily:
@@ -238,7 +258,8 @@ class RouterFamily:
             context_len=config["max_position_embeddings"],
             prompt_blocks="whole",
         )
-        return cls(model.to(device), traits)
+        lexicon = Lexicon.load(folder) if shape.lexicon_size else None
+        return cls(model.to(device), traits, lexicon)
 
     @property
     def traits(self) -> FamilyTraits:
@@ -259,7 +280,7 @@ class RouterFamily:
         travels, pads and leaves with the others. Response positions hold NO_TOKEN there.
         """
         if not past:
-            encoded = self.model.encode(ids, mask[:, 0].any(1))
+            encoded = self.model.encode(ids, mask[:, 0].any(1), self._words(ids))
             hidden = ids.new_zeros(*ids.shape, 0, dtype=encoded.pointer_keys.dtype)
             own = LayerKV(encoded.pointer_keys[:, None], ids[:, None, :, None].float())
             return hidden, [*encoded.layers, own]
@@ -277,6 +298,12 @@ class RouterFamily:
     def head(self, hidden: Tensor) -> Tensor:
         """See `Family.head`: the log of a mixture that sums to one."""
         return self.model.mixture(*_parted(hidden, self.model.shape.hidden_size))
+
+    def _words(self, ids: Tensor) -> Tensor | None:
+        if self._lexicon is None:
+            return None
+        rows = cast("list[list[int]]", ids.tolist())
+        return torch.tensor([self._lexicon.rows(row) for row in rows], device=ids.device)
 
     def _pointing(self, hidden: Tensor, prompt: LayerKV, mask: Tensor) -> Tensor:
         """[B, T, E + 2S] hidden states, how they attend to the prompt, and the prompt's ids."""
