@@ -1,14 +1,14 @@
 """JSON Schema → byte automaton.
 
-Built from right to left: `value(schema, after)` is the node where a value of that schema begins,
-given the node that follows it. So every node knows its distance to the end when it is made, and a
-schema that nothing satisfies is a dead node rather than an exception: an optional property drops
-out, an `anyOf` branch falls away.
+Built from right to left: `value(goal, after)` is the node where a value begins that meets all claims
+of the goal, given the node that follows it. So every node knows its distance to the end when it is
+made, and a goal that nothing meets is a dead node rather than an exception: an optional property
+drops out, an `anyOf` branch falls away.
 
 Narrow, never widen. One spelling of separators and no other white space; keys in the declared
 order; optional keys may be left out; objects with `properties` are closed unless the schema or
 `open_objects` opens them. What cannot be narrowed soundly is an error that names keyword and path.
-Every `$ref` is a rule that is called.
+A goal that comes back, as recursion does, is a rule that is called.
 
 Knows no tokens and no model.
 """
@@ -16,46 +16,39 @@ Knows no tokens and no model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-from urllib.parse import unquote
+from typing import Literal
 
-from agentdiff.constraint.automaton import (
-    END,
-    INFINITE,
-    NOWHERE,
-    Node,
-    Rule,
-    call,
-    choice,
-    literal,
-)
-from agentdiff.constraint.containers import Member, Part, array, members, one_of
+from agentdiff.constraint.automaton import END, INFINITE, NOWHERE, Node, Rule, call, choice, literal
+from agentdiff.constraint.cases import Cases, OneOf
+from agentdiff.constraint.checking import fits
+from agentdiff.constraint.containers import Layout, Part, one_of
+from agentdiff.constraint.facts import EMPTY, Case, Claim, Goal
 from agentdiff.constraint.grounding import Grounding, Sources
-from agentdiff.constraint.instances import TYPES, Json, conforms, spell
-from agentdiff.constraint.keywords import (
-    KEYWORDS,
-    Object,
-    Place,
-    bound_of,
-    check_all,
-    checked,
-    count_of,
-    joined,
-    list_of,
-    properties_of,
-    required_of,
-    types_of,
-)
-from agentdiff.constraint.numbers import integer_bounds, number
-from agentdiff.constraint.strings import string
+from agentdiff.constraint.instances import Json, as_list, as_object, identity, spell
+from agentdiff.constraint.keywords import KEYWORDS
+from agentdiff.constraint.lists import list_node
+from agentdiff.constraint.objects import object_node
+from agentdiff.constraint.references import Document
+from agentdiff.constraint.scalars import number_node, string_node
+from agentdiff.constraint.spot import Spot
 from agentdiff.errors import ConfigurationError, SchemaError
 
-Style = Literal["spaced", "compact"]
+Style = Literal["spaced", "compact", "indented"]
 
-_SEPARATORS: dict[str, tuple[str, str]] = {"spaced": (", ", ": "), "compact": (",", ":")}
+_SEPARATORS: dict[str, tuple[str, str]] = {
+    "spaced": (", ", ": "),
+    "compact": (",", ":"),
+    "indented": (",", ": "),
+}
 _MAX_ROUNDS = 1000
 """Rounds of the search for shortest sentences of recursive rules; each finds at least one
 shorter."""
+_MAX_DEPTH = 100
+"""Schemas nested deeper than this are refused."""
+_MAX_LEVEL = 24
+"""Values nested deeper than this are not written in the indented style, where every level is a
+text of its own."""
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
 
 
 def compile_to_nodes(
@@ -64,153 +57,217 @@ def compile_to_nodes(
     style: Style = "spaced",
     open_objects: bool = False,
     grounding: Mapping[str, Sequence[str]] | None = None,
+    one_of: OneOf = "exact",
 ) -> Node:
     """Return the node where a text of the schema begins.
 
+    Args:
+        schema: A JSON Schema, 2020-12 unless its `$schema` says otherwise.
+        style: `"spaced"` writes `, ` and `: `, `"compact"` writes `,` and `:`, `"indented"` gives
+            each member and item a line of its own, indented by two spaces a level.
+        open_objects: Whether an object with `properties` but without `additionalProperties` may
+            have other keys.
+        grounding: JSON pointer into the instance → texts.
+        one_of: `"exact"` refuses a `oneOf` whose branches may overlap in ways that cannot be ruled
+            out; `"validate"` takes every `oneOf` for an `anyOf`, and whoever asks for that
+            validates afterwards.
+
     Raises:
-        SchemaError: A keyword is not supported or malformed, a `$ref` leads nowhere, or nothing
-            satisfies the schema.
+        SchemaError: A keyword cannot be enforced or is malformed, a `$ref` leads nowhere, or
+            nothing satisfies the schema.
         ConfigurationError: The style is not known, or a grounding pointer is malformed.
     """
     if style not in _SEPARATORS:
         raise ConfigurationError(f"`style` must be one of {', '.join(_SEPARATORS)}, got {style!r}")
     sources = Sources(grounding or {})
-    compiler = _Compiler(schema, _SEPARATORS[style], open_objects=open_objects, sources=sources)
+    compiler = Compiler(schema, style, open_objects=open_objects, sources=sources, one_of=one_of)
     try:
-        start = compiler.value(schema, END, Place("", sources.root))
+        start = compiler.value((Claim(schema, ""),), END, Spot(sources.root))
     except RecursionError:
         raise SchemaError("the schema and what it refers to are nested too deep") from None
+    if start.is_dead and compiler.cases.undecided is not None:
+        raise compiler.cases.undecided
     if start.is_dead:
         raise SchemaError("nothing that can be written satisfies the schema")
     return start
 
 
-class _Compiler:
+_Key = tuple[Goal, Grounding, int]
+
+
+class Compiler:
     """One compilation; lives on in the nodes that are filled later."""
 
     def __init__(
-        self, root: Json, separators: tuple[str, str], *, open_objects: bool, sources: Sources
+        self, root: Json, style: Style, *, open_objects: bool, sources: Sources, one_of: OneOf
     ) -> None:
-        self._root = root
-        self._separators = separators
-        self._comma, self._colon = (s.encode() for s in separators)
-        self._open_objects = open_objects
-        self._sources = sources
-        self._rules: dict[tuple[str, Grounding], Rule] = {}
-        self._in_progress: set[tuple[str, Grounding]] = set()
+        self.cases = Cases(Document(root), one_of)
+        self.open_objects = open_objects
+        self.sources = sources
+        self._separators = _SEPARATORS[style]
+        self._is_indented = style == "indented"
+        self._rules: dict[_Key, Rule] = {}
+        self._in_progress: set[_Key] = set()
         self._is_recursive = False
-        self._known_near: dict[tuple[str, Grounding], int] = {}
+        self._known_near: dict[_Key, int] = {}
         """Shortest sentences of rules, as found in earlier rounds."""
-        self._shortest: dict[tuple[int, Grounding], int] = {}
-        self._any: Rule | None = None
+        self._shortest: dict[_Key, int] = {}
+        self._refers: dict[str, bool] = {}
 
-    # -- any schema ---------------------------------------------------------------------------
+    # -- any goal -----------------------------------------------------------------------------
 
-    def value(self, schema: Json, after: Node, place: Place) -> Node:
+    def value(self, goal: Goal, after: Node, spot: Spot) -> Node:
         """The node where a value begins; dead when there is none or `after` is dead."""
-        if after.is_dead or schema is False:
+        goal = tuple(claim for claim in goal if not _asks_nothing(claim))
+        if after.is_dead or any(claim.never for claim in goal):
             return NOWHERE
-        if schema is True:
-            return call(self._any_json(), after)
-        known = checked(schema, place)
-        constraints = [k for k in known if k in KEYWORDS]
-        if not constraints:
-            return call(self._any_json(), after)
-        if "enum" in known or "const" in known:
-            return self._listed(known, after, place)
-        if "$ref" in known:
-            for other in constraints:
-                if other != "$ref":
-                    place.fail(
-                        f"`{other}` beside `$ref` is not supported; move it to where `$ref` points",
-                        other,
-                    )
-            return call(self._rule(known["$ref"], place), after)
-        if "anyOf" in known:
-            return self._any_of(known, after, place)
-        return choice([self._typed(t, known, after, place) for t in types_of(known, place)])
+        if self._is_indented and spot.level > _MAX_LEVEL:
+            return NOWHERE
+        if spot.depth > _MAX_DEPTH:
+            raise SchemaError(
+                f"the schema is nested more than {_MAX_DEPTH} levels deep", path=_path_of(goal)
+            )
+        if not goal:
+            return call(self._rule(goal, spot), after)
+        first, *others = goal
+        if others:
+            return self.called(goal, after, spot)
+        alone = self._lone_applicator(first, after, spot)
+        if alone is not None:
+            return alone
+        build = self.called if self._refers_in_place(first) else self._of_cases
+        return build(goal, after, spot)
 
-    def _typed(self, name: str, schema: Object, after: Node, place: Place) -> Node:
-        match name:
-            case "null":
-                return literal(b"null", after)
-            case "boolean":
-                return choice([literal(b"true", after), literal(b"false", after)])
-            case "string":
-                return self._string(schema, after, place)
-            case "integer" | "number":
-                return self._number(schema, after, place, whole=name == "integer")
-            case "array":
-                return self._array(schema, after, place)
-            case _:
-                return self._object(schema, after, place)
+    def called(self, goal: Goal, after: Node, spot: Spot) -> Node:
+        """The same, as a call: for what is built more than once."""
+        if after.is_dead:
+            return NOWHERE
+        return call(self._rule(goal, spot), after)
 
-    def _listed(self, schema: Object, after: Node, place: Place) -> Node:
-        """`enum` and `const`: the values that the rest of the schema lets through."""
-        values = list_of(schema, "enum", place) if "enum" in schema else [schema["const"]]
-        others = {k: v for k, v in schema.items() if k in KEYWORDS and k != "enum"}
-        check_all(others, place, self._resolve_only)
-        try:
-            good = [v for v in values if conforms(v, others, lambda r: self._resolve(r, place)[0])]
-        except (AttributeError, TypeError):
-            place.fail("a keyword beside `enum` or `const` is malformed", "enum")
-        return one_of([spell(v, self._separators, path=place.path) for v in good], after)
+    def part(self, goal: Goal, spot: Spot, *, is_shared: bool = False) -> Part:
+        """A goal as a part of a container."""
+        key = (goal, spot.grounding, spot.level)
+        shortest = self._shortest.get(key)
+        build = self.called if is_shared else self.value
+        if shortest is None:
+            shortest = self._shortest[key] = build(goal, END, spot).near
+        return Part(shortest, lambda after: build(goal, after, spot))
 
-    def _any_of(self, schema: Object, after: Node, place: Place) -> Node:
-        beside = {k: v for k, v in schema.items() if k in KEYWORDS and k != "anyOf"}
+    def case(self, case: Case, after: Node, spot: Spot, *, is_shared: bool, path: str) -> Node:
+        """The node where a value begins that fits a case."""
+        if case.values is not None:
+            good = [v for v in case.values.values() if fits(v, case, self.cases.holds)]
+            return one_of([self.spell(v, spot, path) for v in good], after)
         ways: list[Node] = []
-        for i, branch in enumerate(list_of(schema, "anyOf", place)):
-            inner = place.at("anyOf", i)
-            whole = joined(beside, branch, inner) if beside else branch
-            ways.append(self.value(whole, after, inner))
+        for name in ("null", "boolean", "string", "number", "array", "object"):
+            if name not in case.written:
+                continue
+            match name:
+                case "null":
+                    ways += self._constants(case, (None,), after)
+                case "boolean":
+                    ways += self._constants(case, (True, False), after)
+                case "string":
+                    ways.append(string_node(self, case, after, spot.grounding, path))
+                case "number":
+                    ways.append(number_node(case, after, path))
+                case "array":
+                    ways.append(list_node(self, case, after, spot, is_shared=is_shared, path=path))
+                case _:
+                    ways.append(
+                        object_node(self, case, after, spot, is_shared=is_shared, path=path)
+                    )
         return choice(ways)
 
-    def _any_json(self) -> Rule:
-        """The rule of any JSON value; its shortest sentence is one digit."""
-        if self._any is None:
-            rule = self._any = Rule(near=1)
-            place = Place("", Grounding())
-            types = [t for t in TYPES if t != "integer"]
-            rule.start = choice([self._typed(t, {}, END, place) for t in types])
-        return self._any
+    def spell(self, value: Json, spot: Spot, path: str) -> bytes:
+        """How a ready value is written at a spot."""
+        indent = spot.level if self._is_indented else None
+        return spell(value, self._separators, path=path, indent=indent)
 
-    # -- references ---------------------------------------------------------------------------
+    def layout(self, spot: Spot) -> Layout:
+        """What stands between the parts of a container at a spot."""
+        comma, colon = (s.encode() for s in self._separators)
+        if not self._is_indented:
+            return Layout(comma, colon)
+        line = b"\n" + b"  " * spot.level
+        return Layout(comma + line + b"  ", colon, line + b"  ", line)
 
-    def _resolve(self, ref: Json, place: Place) -> tuple[Json, str]:
-        """A local `$ref` → (schema, its pointer)."""
-        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            place.fail(f"`$ref` must be local (`#/...`), got {ref!r:.80}", "$ref")
-        here: Any = self._root
-        for raw in ref[2:].split("/") if ref != "#" else ():
-            segment = unquote(raw).replace("~1", "/").replace("~0", "~")
-            try:
-                here = here[segment if isinstance(here, dict) else int(segment)]
-            except (KeyError, IndexError, ValueError, TypeError):
-                place.fail(f"`$ref` {ref!r} leads nowhere", "$ref")
-        return here, unquote(ref[1:])
+    def below(self, spot: Spot, segment: str | None) -> Spot:
+        """One level down in the instance; None is a key or index that is not known."""
+        return Spot(spot.grounding.below(segment), spot.level + self._is_indented, spot.depth + 1)
 
-    def _resolve_only(self, ref: Json, place: Place) -> Json:
-        return self._resolve(ref, place)[0]
+    def _of_cases(self, goal: Goal, after: Node, spot: Spot) -> Node:
+        cases = self.cases.of(goal)
+        # What several cases have in common is built once.
+        is_shared = sum(c.objects != EMPTY.objects or c.arrays != EMPTY.arrays for c in cases) > 1
+        path = _path_of(goal)
+        return choice(
+            [self.case(case, after, spot, is_shared=is_shared, path=path) for case in cases]
+        )
 
-    def _rule(self, ref: Json, place: Place) -> Rule:
-        """The rule of a `$ref` at a place in the instance, compiled once.
+    def _constants(self, case: Case, values: Sequence[Json], after: Node) -> list[Node]:
+        left = [value for value in values if identity(value) not in case.excluded]
+        return [literal(self.spell(value, Spot(Grounding()), ""), after) for value in left]
+
+    def _lone_applicator(self, claim: Claim, after: Node, spot: Spot) -> Node | None:
+        """A schema that only refers, or is only a union; None when it is more."""
+        schema = as_object(claim.schema)
+        if schema is None or not claim.holds:
+            return None
+        words = [k for k in schema if k in KEYWORDS]
+        is_alone = len(words) == 1 or (
+            "$ref" in words and self.cases.document.dialect in {"draft-04", "draft-07"}
+        )
+        if not is_alone:
+            return None
+        if "$ref" in words:
+            target = self.cases.document.resolve(schema, claim.path)
+            if target is not None:
+                return self.called((Claim(*target),), after, spot)
+        if words[0] in {"anyOf", "allOf"}:
+            branches = as_list(schema[words[0]])
+            if branches is not None and (words[0] == "anyOf" or len(branches) == 1):
+                path = f"{claim.path}/{words[0]}"
+                inner = Spot(spot.grounding, spot.level, spot.depth + 1)
+                return choice(
+                    [
+                        self.value((Claim(branch, f"{path}/{i}"),), after, inner)
+                        for i, branch in enumerate(branches)
+                    ]
+                )
+        return None
+
+    def _refers_in_place(self, claim: Claim) -> bool:
+        """Whether what a claim says of its own place may come from somewhere else."""
+        known = self._refers.get(claim.path)
+        if known is None:
+            known = self._refers[claim.path] = _refers(claim.schema)
+        return known
+
+    # -- rules --------------------------------------------------------------------------------
+
+    def _rule(self, goal: Goal, spot: Spot) -> Rule:
+        """The rule of a goal at a spot, compiled once.
 
         The shortest sentence of a rule that refers to itself is a fixpoint: rules are compiled
         again, each round with what the last one found, until nothing gets shorter. Rules without
         recursion take one round.
         """
-        schema, path = self._resolve(ref, place)
-        key = (path, place.grounding)
+        key = (goal, spot.grounding, spot.level)
         rule = self._rules.get(key)
         if rule is not None:
-            self._is_recursive |= key in self._in_progress
+            self._is_recursive |= key in self._in_progress and bool(goal)
+            return rule
+        if not goal:  # any JSON: one digit is the shortest, whatever else there is
+            rule = self._rules[key] = Rule(near=1)
+            rule.start = self.case(EMPTY, END, _unnested(spot), is_shared=False, path="")
             return rule
         if self._in_progress:
-            return self._compile_rule(key, schema)
+            return self._compile_rule(key)
         settled = set(self._rules)
         self._is_recursive = False
         for _ in range(_MAX_ROUNDS):
-            rule = self._compile_rule(key, schema)
+            rule = self._compile_rule(key)
             found = {k: r.near for k, r in self._rules.items() if k not in settled}
             if not self._is_recursive or all(
                 self._known_near.get(k) == n for k, n in found.items()
@@ -220,95 +277,50 @@ class _Compiler:
             self._shortest.clear()
             for k in found:
                 del self._rules[k]
-        place.fail("the shortest value of a recursive `$ref` was not found", "$ref")
+        raise SchemaError(
+            "the shortest value of a recursive `$ref` was not found", path=goal[0].path
+        )
 
-    def _compile_rule(self, key: tuple[str, Grounding], schema: Json) -> Rule:
+    def _compile_rule(self, key: _Key) -> Rule:
+        goal, grounding, level = key
         rule = self._rules[key] = Rule(self._known_near.get(key, INFINITE))
         self._in_progress.add(key)
         # The depth begins anew: what a rule nests is bounded by the schema, not by who refers to
         # it.
-        rule.start = self.value(schema, END, Place(*key))
+        rule.start = self._of_cases(goal, END, Spot(grounding, level))
         self._in_progress.discard(key)
         rule.near = rule.start.near
         return rule
 
-    def _part(self, schema: Json, place: Place) -> Part:
-        """A schema as a part of a container."""
-        key = (id(schema), place.grounding)
-        shortest = self._shortest.get(key)
-        if shortest is None:
-            shortest = self._shortest[key] = self.value(schema, END, place).near
-        return Part(shortest, lambda after: self.value(schema, after, place))
 
-    # -- types --------------------------------------------------------------------------------
+def _asks_nothing(claim: Claim) -> bool:
+    schema = as_object(claim.schema)
+    if schema is None:
+        return claim.schema is claim.holds
+    return claim.holds and not any(keyword.lower() in _LOWER for keyword in schema)
 
-    def _string(self, schema: Object, after: Node, place: Place) -> Node:
-        lowest = count_of(schema, "minLength", place) or 0
-        highest = count_of(schema, "maxLength", place)
-        sources = place.grounding.sources
-        if sources:
-            return self._sources.span(sources, lowest, highest, after)
-        return string(lowest, highest, after)
 
-    def _number(self, schema: Object, after: Node, place: Place, *, whole: bool) -> Node:
-        lowest = bound_of(schema, "minimum", "exclusiveMinimum", place, sign=1)
-        highest = bound_of(schema, "maximum", "exclusiveMaximum", place, sign=-1)
-        if whole:
-            lowest, highest = integer_bounds(lowest, highest)
-        return number(lowest, highest, whole=whole, after=after)
+_LOWER = frozenset(keyword.lower() for keyword in KEYWORDS)
 
-    def _array(self, schema: Object, after: Node, place: Place) -> Node:
-        first = list_of(schema, "prefixItems", place)
-        rest = schema.get("items", True)
-        if isinstance(rest, list):
-            place.fail("`items` must be a schema; a list of schemas is `prefixItems`", "items")
-        named = [int(s) + 1 for s in place.grounding.named if s.isdecimal()]
-        distinct = max([len(first), *named])
 
-        def item(index: int) -> Part:
-            segment = str(index) if index < distinct else None
-            if index < len(first):
-                return self._part(first[index], place.below(segment, "prefixItems", index))
-            return self._part(rest, place.below(segment, "items"))
+def _unnested(spot: Spot) -> Spot:
+    return Spot(spot.grounding, spot.level)
 
-        return array(
-            item,
-            distinct=distinct,
-            fewest=count_of(schema, "minItems", place) or 0,
-            most=count_of(schema, "maxItems", place),
-            comma=self._comma,
-            after=after,
-        )
 
-    def _object(self, schema: Object, after: Node, place: Place) -> Node:
-        properties, required = properties_of(schema, place), required_of(schema, place)
-        rest = schema.get("additionalProperties", True)
-        undeclared = [name for name in required if name not in properties]
-        declared = [
-            (name, inner, place.below(name, "properties", name))
-            for name, inner in properties.items()
-        ]
-        declared += [
-            (name, rest, place.below(name, "additionalProperties"))
-            for name in dict.fromkeys(undeclared)
-        ]
-        if properties and "additionalProperties" not in schema and not self._open_objects:
-            rest = False
-        # A key that is declared, or bound by name, does not come back among the others, even if it
-        # dropped out.
-        excluded = [*properties, *undeclared, *place.grounding.named]
-        return members(
-            [
-                Member(
-                    key=spell(name, self._separators, path=place.path),
-                    build=lambda after, inner=inner, below=below: self.value(inner, after, below),
-                    is_required=name in required,
-                )
-                for name, inner, below in declared
-            ],
-            self._part(rest, place.below(None, "additionalProperties")),
-            excluded=[spell(name, self._separators, path=place.path)[1:-1] for name in excluded],
-            comma=self._comma,
-            colon=self._colon,
-            after=after,
-        )
+def _path_of(goal: Goal) -> str:
+    return goal[0].path if goal else ""
+
+
+def _refers(schema: Json) -> bool:
+    work: list[Json] = [schema]
+    while work:
+        here = as_object(work.pop())
+        if here is None:
+            continue
+        if any(k in here for k in ("$ref", "$dynamicRef", "$recursiveRef")):
+            return True
+        for keyword in _IN_PLACE:
+            work += as_list(here.get(keyword)) or [here.get(keyword)]
+        for keyword in ("dependentSchemas", "dependencies"):
+            work += (as_object(here.get(keyword)) or {}).values()
+    return False

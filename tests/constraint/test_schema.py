@@ -147,19 +147,21 @@ def test_open_objects_take_further_keys_unless_the_schema_closes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "keyword",
-    ["pattern", "format", "oneOf", "allOf", "not", "if", "uniqueItems", "multipleOf", "patternProperties", "propertyNames",
-     "minProperties", "contains", "dependentRequired", "unevaluatedProperties", "additionalItems", "nullable", "x-order", "$anchor", "$id"],
-)  # fmt: skip
-def test_other_keywords_are_refused_by_name_and_path(keyword: str) -> None:
+    "keyword", ["nullable", "x-order", "discriminator", "contentEncoding", "$comment"]
+)
+def test_words_that_json_schema_does_not_know_are_annotations(keyword: str) -> None:
+    assert compile_schema({"type": "string", keyword: True}, BYTES).accepts(b'"x"')
+
+
+@pytest.mark.parametrize("keyword", ["minlength", "oneof", "AdditionalProperties", "maxitems"])
+def test_a_misspelled_keyword_is_an_error(keyword: str) -> None:
     schema = obj(
-        **{"a/b": {"type": "array", "items": {"anyOf": [INT, {"type": "string", keyword: "x"}]}}}
+        **{"a/b": {"type": "array", "items": {"anyOf": [INT, {"type": "string", keyword: 1}]}}}
     )
-    with pytest.raises(SchemaError) as error:
+    with pytest.raises(SchemaError, match="did you mean") as error:
         compile_schema(schema, BYTES)
     assert error.value.keyword == keyword
     assert error.value.path == "/properties/a~1b/items/anyOf/1"
-    assert keyword in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +178,13 @@ def test_other_keywords_are_refused_by_name_and_path(keyword: str) -> None:
         ({"prefixItems": {}}, "prefixItems", ""),
         ({"$ref": "#/$defs/none"}, "$ref", ""),
         ({"$ref": "other.json"}, "$ref", ""),
-        ({"$ref": "#/$defs/a", "minimum": 1, "$defs": {"a": INT}}, "minimum", ""),
-        (
-            {"properties": {"a": INT}, "anyOf": [{"additionalProperties": False}]},
-            "anyOf",
-            "/anyOf/0",
-        ),
-        ({"minimum": 1, "anyOf": [{"minimum": 2}]}, "anyOf", "/anyOf/0"),
+        ({"pattern": 1}, "pattern", ""),
+        ({"pattern": "("}, "pattern", ""),
+        ({"multipleOf": 0}, "multipleOf", ""),
+        ({"not": 1}, None, "/not"),
+        ({"dependentRequired": {"a": [1]}}, "dependentRequired", ""),
+        ({"$ref": "#nowhere"}, "$ref", ""),
+        ({"$ref": 1}, "$ref", ""),
         ({"properties": {"a": 3}}, None, "/properties/a"),
         ({"const": float("nan")}, None, ""),
     ],

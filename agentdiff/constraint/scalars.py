@@ -1,0 +1,71 @@
+"""Strings and numbers of a case."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import lcm
+from typing import TYPE_CHECKING
+
+from agentdiff.constraint.automaton import NOWHERE, Node, choice
+from agentdiff.constraint.checking import at_path, format_of, pattern_of
+from agentdiff.constraint.facts import Case, Numbers
+from agentdiff.constraint.instances import is_number
+from agentdiff.constraint.numbers import Bound, integer_bounds, number
+from agentdiff.constraint.strings import string
+from agentdiff.errors import SchemaError
+
+if TYPE_CHECKING:
+    from agentdiff.constraint.grounding import Grounding
+    from agentdiff.constraint.schema import Compiler
+
+
+def string_node(
+    compiler: Compiler, case: Case, after: Node, grounding: Grounding, path: str
+) -> Node:
+    """Return the node where a string of a case begins."""
+    facts = case.strings
+    excluded = [value for value in case.excluded.values() if isinstance(value, str)]
+    patterns = [pattern_of(wording) for wording in facts.patterns]
+    patterns += [pattern for w in facts.formats if (pattern := format_of(w)) is not None]
+    sources = grounding.sources
+    if sources:
+        return compiler.sources.span(sources, facts.lowest, facts.highest, after)
+    if not patterns and not excluded:
+        return string(facts.lowest, facts.highest, after)
+    return string(facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded)
+
+
+def number_node(case: Case, after: Node, path: str) -> Node:
+    """Return the node where a number of a case begins."""
+    facts = case.numbers
+    ways: list[Node] = []
+    step = _common_multiple(facts.multiples)
+    for lowest, highest in _gaps(facts, [v for v in case.excluded.values() if is_number(v)]):
+        if facts.whole:
+            lowest, highest = integer_bounds(lowest, highest)
+        try:
+            ways.append(number(lowest, highest, whole=facts.whole, after=after, multiple_of=step))
+        except SchemaError as error:
+            raise at_path(error, path) from None
+    return choice(ways) if ways else NOWHERE
+
+
+def _gaps(facts: Numbers, excluded: list[float]) -> list[tuple[Bound | None, Bound | None]]:
+    """The ranges between numbers that are ruled out."""
+    cuts = sorted(Decimal(str(value)) for value in excluded)
+    inner = [Bound(cut, is_open=True) for cut in cuts]
+    lows: list[Bound | None] = [facts.lowest, *inner]
+    highs: list[Bound | None] = [*inner, facts.highest]
+    gaps: list[tuple[Bound | None, Bound | None]] = []
+    for low, high in zip(lows, highs, strict=True):
+        both = Numbers(low, high).joined(Numbers(facts.lowest, facts.highest))
+        gaps.append((both.lowest, both.highest))
+    return gaps
+
+
+def _common_multiple(steps: tuple[Decimal, ...]) -> Decimal | None:
+    """The smallest number that is a multiple of all of these."""
+    if not steps:
+        return None
+    scale = max(-min(0, int(step.as_tuple().exponent)) for step in steps)
+    return Decimal(lcm(*(int(step.scaleb(scale)) for step in steps))).scaleb(-scale)
