@@ -169,7 +169,9 @@ def test_a_kind_without_goldens_computes_what_its_stock_class_computes(
             for kind, part in zip(kinds, expert.chunk(len(kinds)), strict=True):
                 state[f"{fused[1]}.{number}.{kind}_proj.weight"] = part.contiguous()
     save_file(state, tmp_path / "model.safetensors")
-    config = {**fields, **extra, "architectures": [architecture]}
+    config: dict[str, Any] = {**fields, **extra, "architectures": [architecture]}
+    if name == "diffugpt":
+        config["vocab_size"] -= 2  # its authors pad the embedding
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     with pytest.warns(UserWarning, match=f"`{name}` models are mapped from published code"):
@@ -487,6 +489,15 @@ def test_a_mask_that_is_an_ordinary_token_is_refused(tmp_path: Path) -> None:
         load_family(tmp_path, device="cpu")
 
 
+def test_the_ids_that_edit_come_from_the_config_or_there_are_none(tmp_path: Path) -> None:
+    golden(tmp_path, "llada2")
+    traits = load_family(tmp_path, device="cpu").traits
+    assert (traits.delete_id, traits.insert_id) == (None, None)
+    golden(tmp_path, "llada2", delete_token_id=405, split_token_id=406)
+    traits = load_family(tmp_path, device="cpu").traits
+    assert (traits.delete_id, traits.insert_id) == (405, 406)
+
+
 def test_end_tokens_of_the_generation_config_count_too(tmp_path: Path) -> None:
     golden(tmp_path, "sdar")
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [410, 409]}')
@@ -516,6 +527,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llada2", {"topk_group": None}, "lacks the value `topk_group`"),
     ("llada2", {"score_function": "softmax"}, "`score_function` is 'softmax'"),
     ("sdar", {"architectures": ["NemotronLabsDiffusionModel"]}, "lacks `llama_4_scaling_beta`"),
+    ("llada2", {"delete_token_id": 405}, "lacks the value `split_token_id`"),
+    ("llada2", {"delete_token_id": 405, "split_token_id": 408}, "`split_token_id` is 408"),
+    ("llada2", {"delete_token_id": 403, "split_token_id": 406}, "need an id each"),
     ("bd3lm", {"time_conditioning": True}, "`time_conditioning` is True"),
     ("bd3lm", {"n_heads": 5}, "`hidden_dim` is 32: it must be a multiple of the 5 heads"),
     ("bd3lm", {"hidden_dim": 64}, r"has the shape \(20, 256\)|has the shape .* asks for"),

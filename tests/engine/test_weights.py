@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agentdiff.engine import load_family
+from agentdiff.engine.families.router import RouterFamily
 from agentdiff.engine.weights import quantize_rows, read_weights, write_weights
 from agentdiff.errors import ConfigurationError
 from tests.engine.toys import toy_family
@@ -40,11 +41,10 @@ def test_a_saved_router_loads_and_computes_the_same(tmp_path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     loaded = load_family(tmp_path, device="cpu")
+    assert isinstance(loaded, RouterFamily)
     assert loaded.traits == family.traits
-    block = torch.full((1, 8), 0)
-    with torch.inference_mode():
-        expected = family.denoise(block, [family.prefill([4, 5])[0]])
-        assert torch.equal(loaded.denoise(block, [loaded.prefill([4, 5])[0]]), expected)
+    for name, tensor in family.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor)
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path) -> None:

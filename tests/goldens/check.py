@@ -1,7 +1,8 @@
 """Golden folders against the engine: `python tests/goldens/check.py DIR`.
 
-DIR is a folder of family folders, or one of them (see README.md there). For each: every forward case, cached blocks among
-them, and every recorded decode, step by step. Prints one line for each family, ends with 1 if one is out of tolerance.
+DIR is a folder of family folders, or one of them (see README.md there). For each: every forward case, cached blocks
+among them, and every recorded decode, step by step. Prints one line for each family, ends with 1 if one is out of
+tolerance.
 """
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ class Report:
     @property
     def is_good(self) -> bool:
         return not self.faults
+
+    def row(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        return (
+            self.name,
+            self.family,
+            str(self.cases),
+            f"{self.difference:.1e}",
+            f"{self.equal}/{self.traces}" if self.traces else "-",
+            f"{self.ours} ({self.theirs})" if self.traces else "-",
+            "ok" if self.is_good else "FAILED",
+        )
 
 
 def check_folder(folder: Path) -> Report:
@@ -99,23 +112,14 @@ def main(folder: Path) -> int:
     torch.set_num_threads(1)  # matrices this small only wait for each other
     warnings.simplefilter("ignore", UserWarning)
     found = sorted(path.parent for path in folder.glob("*/config.json")) or [folder]
-    rows = [("folder", "family", "cases", "max difference", "traces equal", "forwards", "")]
     reports = [check_folder(each) for each in found]
-    for report in reports:
-        rows.append(
-            (
-                report.name,
-                report.family,
-                str(report.cases),
-                f"{report.difference:.1e}",
-                f"{report.equal}/{report.traces}" if report.traces else "-",
-                f"{report.ours} ({report.theirs})" if report.traces else "-",
-                "ok" if report.is_good else "FAILED",
-            )
-        )
+    head = ("folder", "family", "cases", "max difference", "traces equal", "forwards", "")
+    rows = [head, *(report.row() for report in reports)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
     for report in reports:
         for fault in report.faults:
             print(f"{report.name}: {fault}")

@@ -66,6 +66,10 @@ class FamilyTraits:
     """Block-causal models: where the prompt's blocks lie. `from_start`: counted from position 0, so the reply begins
     inside the prompt's last block. `to_end`: the first is cut short, so that the reply begins a block (BD3-LM
     sampling). `whole`: the prompt is one segment that sees itself in both directions (the router)."""
+    delete_id: int | None = None
+    """Predicted where a position should go (LLaDA2.2); never written."""
+    insert_id: int | None = None
+    """Predicted where a mask should come before a position (LLaDA2.2, there `split`); never written."""
     policy: UnmaskPolicy = field(default_factory=Threshold)
     """The authors' default. Canvas models have their own schedule and ignore it."""
 

@@ -72,12 +72,14 @@ class DiffusionGemmaFamily:
         )
         native: type[PreTrainedModel] = getattr(transformers, spec.native)
         named = {**options.native, "attn_implementation": options.attn_implementation}
-        model = load_stock_folder(
-            native,
-            reading.path.parent,
-            dtype=options.dtype or read_dtype(reading, options.device),
-            options=named,
-        )
+        dtype = options.dtype or read_dtype(reading, options.device)
+        try:
+            model = load_stock_folder(native, reading.path.parent, dtype=dtype, options=named)
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise ConfigurationError(
+                f"`{reading.path.parent}`, written by transformers {reading.get('transformers_version')}, cannot be "
+                f"loaded by transformers {transformers.__version__}: {error}"
+            ) from error
         if "device_map" not in named and "quantization_config" not in named:
             model = model.to(options.device)  # pyright: ignore[reportArgumentType]
         return cls(model, traits)

@@ -63,6 +63,9 @@ class StockFamily:
         """
         native: type[PreTrainedModel] = getattr(transformers, spec.native)
         fields = spec.config(reading)
+        embedding = open_checkpoint(reading.path.parent).get(spec.padded_vocabulary)
+        if embedding is not None:
+            fields["vocab_size"] = embedding.shape[0]
         config: Any = native.config_class(**fields)  # pyright: ignore[reportOptionalCall]
         traits = read_traits(
             spec,

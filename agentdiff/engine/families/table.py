@@ -55,6 +55,8 @@ class FamilySpec:
     """None: the checkpoint has to name it, or its tokenizer."""
     ordinary_mask: bool = False
     """The mask id is not one of the tokenizer's special tokens, on purpose."""
+    padded_vocabulary: str = ""
+    """A stored embedding that may have more rows than the config's vocabulary; they count."""
     eos_ids: tuple[int, ...] = ()
     """End a reply as well as those that the checkpoint names, where they lie in its vocabulary."""
     policy: UnmaskPolicy = field(default_factory=Quota)
@@ -182,6 +184,7 @@ FAMILIES: tuple[FamilySpec, ...] = (
         native="GPT2LMHeadModel",
         config=stock,
         renames=_DIFFUGPT_KEYS,
+        padded_vocabulary="embed_tokens.weight",
         shift="previous",
         mask_id=10541,
         ordinary_mask=True,

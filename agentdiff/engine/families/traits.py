@@ -49,6 +49,7 @@ def read_traits(
         raise reading.wrong(
             spec.block_key, f"its experts are chosen per block, so {block_len} cannot be used"
         )
+    delete_id, insert_id = read_edits(reading, mask_id=mask_id, vocab_size=vocab_size)
     attention = options.attention or spec.attention
     if "canvas" in (attention, spec.attention) and attention != spec.attention:
         raise ConfigurationError(f"a `{spec.name}` model cannot run with `attention={attention!r}`")
@@ -64,6 +65,8 @@ def read_traits(
         attention=attention,
         shift=options.shift or spec.shift,
         prompt_blocks=spec.prompt_blocks,
+        delete_id=delete_id,
+        insert_id=insert_id,
         policy=spec.policy,
     )
 
@@ -135,6 +138,26 @@ def read_ends(spec: FamilySpec, reading: Reading, *, vocab_size: int) -> tuple[i
             f"`{reading.path}` names no `eos_token_id`; add the id that ends a reply"
         )
     return tuple(dict.fromkeys(ends))
+
+
+def read_edits(
+    reading: Reading, *, mask_id: int, vocab_size: int
+) -> tuple[int, int] | tuple[None, None]:
+    """The ids that delete and insert positions; only a checkpoint that was trained with them names them.
+
+    Raises:
+        ConfigurationError: One is named without the other, lies outside the vocabulary, or has a second meaning.
+    """
+    names = ("delete_token_id", "split_token_id")
+    if all(reading.get(name) is None for name in names):
+        return None, None
+    ids = [reading.need(name) for name in names]
+    for name, token in zip(names, ids, strict=True):
+        if not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise reading.wrong(name, f"it must be an id in the vocabulary of {vocab_size}")
+    if len({mask_id, *ids}) < 3:
+        raise reading.wrong("delete_token_id", "mask, delete and split need an id each")
+    return ids[0], ids[1]
 
 
 def special_tokens(folder: Path) -> dict[str, int]:
