@@ -131,7 +131,7 @@ class Endpoint:
             self._headers[key_header] = f"Bearer {api_key}" if is_bearer else api_key
         self._secrets = tuple(v for v in (api_key, url.password, *headers.values()) if v)
         self._url = url.copy_with(userinfo=b"")
-        self._urls: dict[str, str] = {}
+        self._urls: dict[str, Any] = {}
         self._client = client
         self._library: Any = _library_of(client)
         self._timeout = self._library.Timeout(timeout_s, connect=min(timeout_s, 5.0))
@@ -282,14 +282,15 @@ class Endpoint:
             message = f"cannot reach {self.address} ({_named(error, hidden)})"
             raise Unavailable(message, backend=self.backend) from None
 
-    def _at(self, path: str) -> str:
+    def _at(self, path: str) -> Any:
         if path not in self._urls:
             begin = self._url.path.rstrip("/")
             if path.startswith("//"):
                 begin, path_ = begin.removesuffix("/v1"), path[1:]
             else:
                 path_ = path
-            self._urls[path] = str(self._url.copy_with(path=f"{begin}{path_}"))
+            # Of the client's own kind, so that it is not parsed for each request.
+            self._urls[path] = self._library.URL(str(self._url.copy_with(path=f"{begin}{path_}")))
         return self._urls[path]
 
     def _opened(self) -> _Connections:
@@ -388,12 +389,14 @@ class Answer:
             return
         release, self._release = self._release, None
         try:
+            if self._is_exhausted:
+                return  # the connection went back with the last byte
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 if self.is_done:
                     await self._drain()
                 if not self._is_exhausted:
                     await self._unwind()
-                await self._response.aclose()
+                    await self._response.aclose()
         finally:
             release()
 
