@@ -8,7 +8,7 @@ the string cannot be completed is never entered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -16,7 +16,6 @@ from itertools import count as numbers
 from threading import RLock
 
 from agentdiff.constraint.alphabet import Alphabet
-from agentdiff.constraint.automaton import INFINITE, NOWHERE, Node
 from agentdiff.constraint.characters import union
 from agentdiff.constraint.machine import (
     NO_SIZE,
@@ -219,91 +218,6 @@ class Language:
                 tree=utf8(self.spelling.plain(characters)),
             )
         return known
-
-
-class Text:
-    """A string of a language as nodes: its characters, its end, and what follows."""
-
-    def __init__(
-        self,
-        language: Language,
-        highest: int | None,
-        after: Node,
-        *,
-        end: int | None = None,
-        free: Callable[[int], Node] | None = None,
-    ) -> None:
-        """Prepare; nodes are made when they are asked for.
-
-        Args:
-            language: Which strings.
-            highest: Characters at most; None for no limit.
-            after: What follows.
-            end: The byte behind the last character, which the spelling does not use for characters;
-                None when `after` follows at once.
-            free: Count of characters → a node that takes any further ones, `end` and `after`;
-                taken as a short cut where no pattern matters any more.
-        """
-        self._language, self._highest, self._after = language, highest, after
-        self._end, self._free = end, free
-        self._near_end = after.near + (end is not None)
-        self._nodes: dict[Place, Node] = {}
-        self._inside: dict[tuple[ByteTree, Node], Node] = {}
-
-    def start(self) -> Node:
-        """Return the place before the first character; NOWHERE when there is no string."""
-        return NOWHERE if self._after.is_dead else self._node(*self._language.start)
-
-    def _node(self, states: States, count: int) -> Node:
-        language, highest = self._language, self._highest
-        if highest is None:
-            count = min(count, language.lowest)
-        node = self._nodes.get((states, count))
-        if node is None:
-            missing, near = language.size((states, min(count, language.lowest)))
-            if missing >= INFINITE or (highest is not None and count + missing > highest):
-                node = NOWHERE
-            elif self._free is not None and language.is_free(states):
-                node = self._free(count)
-            else:
-                near += self._near_end
-                node = Node(near, lambda node: self._fill(node, states, count))
-            self._nodes[states, count] = node
-        return node
-
-    def _fill(self, node: Node, states: States, count: int) -> None:
-        language = self._language
-        if count >= language.lowest and language.accepts(states):
-            if self._end is None:
-                node.skips.append(self._after)
-            else:
-                node.arcs.append((self._end, self._end, self._after))
-        if self._highest is not None and count >= self._highest:
-            return
-        escaped: list[tuple[int, Node]] = []
-        for way in language.ways(states):
-            target = self._node(way.target, count + 1)
-            if not target.is_dead:
-                charset = way.charset
-                escaped += [(escape, target) for escape in charset.escapes]
-                node.arcs += [
-                    (low, high, self._behind(rest, target)) for low, high, rest in charset.tree
-                ]
-        if escaped:
-            letter = Node(1 + min(target.near for _, target in escaped))
-            letter.arcs += [(byte, byte, target) for byte, target in escaped]
-            node.arcs.append((ord("\\"), ord("\\"), letter))
-
-    def _behind(self, tree: ByteTree, target: Node) -> Node:
-        """Inside a character, before the bytes of a tree."""
-        if not tree:
-            return target
-        node = self._inside.get((tree, target))
-        if node is None:
-            below = [(low, high, self._behind(rest, target)) for low, high, rest in tree]
-            node = self._inside[tree, target] = Node(1 + below[0][2].near)
-            node.arcs += below
-        return node
 
 
 def matches(pattern: Pattern, text: str) -> bool:

@@ -8,14 +8,16 @@ escaped. So a key or an enum value cannot come back in disguise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import NOWHERE, Node, Step, byte_range
-from agentdiff.constraint.language import Language, Text
+from agentdiff.constraint.inside import LEAVES, NO_WAY, InsideTokens, InString, classify
+from agentdiff.constraint.language import Language
+from agentdiff.constraint.spelled import Text
 from agentdiff.constraint.spelling import JSON_STRING
 from agentdiff.constraint.terms import Pattern
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
@@ -100,8 +102,8 @@ class StringBody:
 
 
 @dataclass(frozen=True, slots=True)
-class StringPlace:
-    """A place inside a string: so many whole characters in, in this character state."""
+class StringPlace(InString):
+    """A place inside a plain string: so many whole characters in, in this character state."""
 
     body: StringBody
     count: int
@@ -117,6 +119,36 @@ class StringPlace:
         low, _, following = _MOVES[self.character][0]
         whole = following == AT_CHARACTER
         return low, body.node(body.counted(count, 1) if whole else count, following), None
+
+    @property
+    def after(self) -> Node:
+        """What follows the string."""
+        return self.body.after
+
+    @property
+    def template(self) -> Hashable:
+        """What the tokens do depends on the character state alone."""
+        return "string", self.character
+
+    @property
+    def is_shared(self) -> bool:
+        """The same for all grammars of a vocabulary."""
+        return True
+
+    def tokens(self, vocabulary: Vocabulary) -> InsideTokens:
+        """Classify the vocabulary, once per character state."""
+        return string_tokens(vocabulary, self.character)
+
+    def behind(self, characters: int, ends_in: int) -> Node:
+        """Return the place after so many more characters."""
+        body, total = self.body, self.count + characters
+        if body.highest is not None and total + (ends_in != AT_CHARACTER) > body.highest:
+            return NOWHERE
+        return body.node(body.counted(self.count, characters), ends_in)
+
+    def may_end(self, characters: int) -> bool:
+        """Whether the string may end after so many more characters."""
+        return self.body.may_end(self.body.counted(self.count, characters))
 
 
 def string(
@@ -201,62 +233,27 @@ class OtherKey:
         return max((len(key) - depth for key in self._excluded[low:high]), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class StringTokens:
-    """What every token of a vocabulary does from one character state inside a string."""
-
-    inside: tuple[tuple[int, int, IntArray], ...]
-    """(characters completed, character state at the end, token ids, sorted) of tokens that stay
-    inside."""
-    leaving: tuple[tuple[int, int], ...]
-    """(characters completed before the closing quote, trie node at the quote)."""
+def string_tokens(vocabulary: Vocabulary, character: int) -> InsideTokens:
+    """Return what tokens do in a plain string; the result belongs to the vocabulary."""
+    return vocabulary.derive(
+        ("string", character), lambda: classify(vocabulary, character, _PlainCharacters())
+    )
 
 
-def string_tokens(vocabulary: Vocabulary, character: int) -> StringTokens:
-    """Classify the vocabulary once per character state; the result belongs to the vocabulary."""
-    return vocabulary.derive(("string", character), lambda: _classify(vocabulary, character))
+class _PlainCharacters:
+    """The character states of plain strings."""
 
+    def __init__(self) -> None:
+        self._table = np.full((len(_MOVES), 256), NO_WAY, np.int64)
+        for character, moves in enumerate(_MOVES):
+            for low, high, following in moves:
+                self._table[character, low : high + 1] = following
+        self._table[AT_CHARACTER, QUOTE] = LEAVES
 
-def _move_table() -> NDArray[np.int8]:
-    table = np.full((len(_MOVES), 256), -1, np.int8)
-    for character, moves in enumerate(_MOVES):
-        for low, high, following in moves:
-            table[character, low : high + 1] = following
-    return table
+    def rows(self, states: IntArray) -> NDArray[np.int64]:
+        """Where each byte leads."""
+        return self._table[states]
 
-
-def _classify(vocabulary: Vocabulary, character: int) -> StringTokens:
-    table = _move_table()
-    nodes = np.zeros(1, np.int64)
-    states = np.array([character])
-    counts = np.zeros(1, np.int64)
-    found: list[tuple[IntArray, IntArray, IntArray]] = []
-    leaving: list[tuple[int, int]] = []
-    while len(nodes):
-        first, widths = vocabulary.child_start[nodes], vocabulary.child_end[nodes]
-        widths = widths - first
-        parent = np.repeat(np.arange(len(nodes)), widths)
-        shift = np.cumsum(widths) - widths
-        nodes = np.arange(len(parent)) + (first - shift)[parent]
-        byte = vocabulary.trie_byte[nodes]
-        before, counts = states[parent], counts[parent]
-        quote = (byte == QUOTE) & (before == AT_CHARACTER)
-        leaving += zip(counts[quote].tolist(), nodes[quote].tolist(), strict=True)
-        states = table[before, byte].astype(np.int64)
-        live = states >= 0
-        nodes, states = nodes[live], states[live]
-        counts = counts[live] + (states == AT_CHARACTER)
-        tokens = vocabulary.trie_token[nodes]
-        ends = tokens >= 0
-        found.append((tokens[ends], counts[ends], states[ends]))
-    groups: list[tuple[int, int, IntArray]] = []
-    if found:
-        token = np.concatenate([f[0] for f in found])
-        count = np.concatenate([f[1] for f in found])
-        state = np.concatenate([f[2] for f in found])
-        key = count * len(_MOVES) + state
-        groups += [
-            (value // len(_MOVES), value % len(_MOVES), np.sort(token[key == value]))
-            for value in np.unique(key).tolist()
-        ]
-    return StringTokens(inside=tuple(groups), leaving=tuple(leaving))
+    def are_whole(self, states: IntArray) -> NDArray[np.bool_]:
+        """Which states are between two characters."""
+        return states == AT_CHARACTER

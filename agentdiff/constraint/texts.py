@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from agentdiff.constraint.automaton import END, Node, choice
 from agentdiff.constraint.characters import ANY, exactly
 from agentdiff.constraint.containers import one_of
-from agentdiff.constraint.language import Language, Text
+from agentdiff.constraint.language import Language
 from agentdiff.constraint.matcher import Grammar
 from agentdiff.constraint.regex import parse_pattern
+from agentdiff.constraint.spelled import Text
 from agentdiff.constraint.spelling import RAW
 from agentdiff.constraint.terms import ANYTHING, Chars, Pattern, Seq, Term
 from agentdiff.constraint.vocabulary import Vocabulary

@@ -10,6 +10,7 @@ Edges lie side by side in arrays, so that a compiled step can follow them.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from threading import RLock
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node, Wide
 from agentdiff.constraint.closing import Closing
+from agentdiff.constraint.inside import InsideTokens, InString
 from agentdiff.constraint.sets import Column, SetArrays, TokenSets
-from agentdiff.constraint.strings import StringBody, StringPlace, string_tokens
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 EOS_SET = 0
@@ -63,6 +64,7 @@ class TokenAutomaton:
         self._first, self._last, self._cost = (Column(np.int64) for _ in range(3))
         self._graph: tuple[Graph, SetArrays] | None = None
         self._steps: dict[tuple[int, int], int] = {}
+        self._group_sets: dict[Hashable, int] = {}
         eos = self.sets.number(np.array(vocabulary.eos_ids, np.int64))
         assert eos == EOS_SET
         self._keep_edges(DONE, [DONE], [EOS_SET])
@@ -146,8 +148,9 @@ class TokenAutomaton:
         items = self.automaton.items[state]
         found: dict[int, int] = {}
         place = items[0][0].place if len(items) == 1 else None
-        if isinstance(place, StringPlace):
-            found = self._string_edges(place, items[0][1])
+        known = place.tokens(self.vocabulary) if isinstance(place, InString) else None
+        if isinstance(place, InString) and known is not None:
+            found = self._string_edges(place, known, items[0][1])
         else:
             self._add_sets(found, *self._walk([(0, state)]))
         if self.automaton.accepting[state]:
@@ -262,34 +265,31 @@ class TokenAutomaton:
 
     # -- inside strings -----------------------------------------------------------------------
 
-    def _string_edges(self, place: StringPlace, stack: int) -> dict[int, int]:
+    def _string_edges(self, place: InString, known: InsideTokens, stack: int) -> dict[int, int]:
         """The edges of a state that is one place inside one string."""
         automaton = self.automaton
-        body, count, character = place.body, place.count, place.character
-        known = string_tokens(self.vocabulary, character)
         groups: dict[Node, list[int]] = {}
         for k, (characters, ends_in, _) in enumerate(known.inside):
-            total = count + characters
-            if body.highest is not None and total + (ends_in != 0) > body.highest:
-                continue
-            groups.setdefault(body.node(body.counted(count, characters), ends_in), []).append(k)
+            target = place.behind(characters, ends_in)
+            if not target.is_dead:
+                groups.setdefault(target, []).append(k)
         edges: dict[int, int] = {}
         for target, members in groups.items():
             state = automaton.place([(target, stack)])
             if automaton.costs[state] < INFINITE:
-                edges[state] = self._group_set(character, tuple(members))
-        self._add_sets(edges, *self._leave(body, count, known.leaving, stack))
+                edges[state] = self._group_set(place, known, tuple(members))
+        self._add_sets(edges, *self._leave(place, known.leaving, stack))
         return edges
 
     def _leave(
-        self, body: StringBody, count: int, leaving: tuple[tuple[int, int], ...], stack: int
+        self, place: InString, leaving: tuple[tuple[int, int], ...], stack: int
     ) -> tuple[dict[int, Tokens], list[tuple[IntArray, IntArray]]]:
         """Tokens that close the string, with whatever they hold behind the quote."""
-        outside = self.automaton.place([(body.after, stack)])
+        outside = self.automaton.place([(place.after, stack)])
         closing: Tokens = []
         seeds: list[tuple[int, int]] = []
         for characters, trie_node in leaving:
-            if body.may_end(body.counted(count, characters)):
+            if place.may_end(characters):
                 token = self.vocabulary.node_token[trie_node]
                 if token >= 0:
                     closing.append(token)
@@ -299,16 +299,20 @@ class TokenAutomaton:
             found.setdefault(outside, []).extend(closing)
         return found, bulk
 
-    def _group_set(self, character: int, members: tuple[int, ...]) -> int:
-        """The union of some groups of `string_tokens`."""
+    def _group_set(self, place: InString, known: InsideTokens, members: tuple[int, ...]) -> int:
+        """The union of some groups of tokens that stay inside a string."""
 
         def build() -> IntArray:
-            inside = string_tokens(self.vocabulary, character).inside
-            return self.vocabulary.with_twins(
-                np.sort(np.concatenate([inside[k][2] for k in members]))
-            )
+            union = np.concatenate([known.inside[k][2] for k in members])
+            return self.vocabulary.with_twins(np.sort(union))
 
-        return self.sets.shared_number(("string", character, members), build)
+        name = (place.template, members)
+        if place.is_shared:
+            return self.sets.shared_number(name, build)
+        number = self._group_sets.get(name)
+        if number is None:
+            number = self._group_sets[name] = self.sets.number(build())
+        return number
 
     def _number(self, tokens: IntArray) -> int:
         """The number of a sorted set; ids that spell the same as a member join it."""
