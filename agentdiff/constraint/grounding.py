@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from unicodedata import category
 
 from agentdiff.constraint.automaton import INFINITE, NOWHERE, Node, literal
+from agentdiff.constraint.language import Language, States
+from agentdiff.constraint.machine import NO_SIZE, Size
+from agentdiff.constraint.spelling import JSON_STRING
+from agentdiff.constraint.terms import Pattern
 from agentdiff.errors import ConfigurationError
 
 ANY_SEGMENT = "*"
@@ -63,7 +67,7 @@ class Sources:
         rules: list[tuple[tuple[str, ...], int]] = []
         self._texts: list[tuple[str, ...]] = []
         self._indexed: dict[str, _Text] = {}
-        self._starts: dict[tuple[tuple[int, ...], int, int | None], _Starts] = {}
+        self._starts: dict[Hashable, _Starts] = {}
         for pointer, texts in grounding.items():
             if pointer and not pointer.startswith("/"):
                 raise ConfigurationError(f"a `grounding` pointer begins with `/`, got {pointer!r}")
@@ -78,16 +82,36 @@ class Sources:
             self._texts.append(tuple(texts))
         self.root = Grounding(tuple(rules))
 
-    def span(self, sources: tuple[int, ...], lowest: int, highest: int | None, after: Node) -> Node:
-        """Return a node that takes a span as a JSON string; NOWHERE when there is none."""
+    def span(
+        self,
+        sources: tuple[int, ...],
+        lowest: int,
+        highest: int | None,
+        after: Node,
+        *,
+        patterns: Sequence[Pattern] = (),
+        excluded: Collection[str] = (),
+    ) -> Node:
+        """Return a node that takes a span as a JSON string; NOWHERE when there is none.
+
+        Args:
+            sources: Which texts.
+            lowest: Characters at least.
+            highest: Characters at most; None for no limit.
+            after: What follows the closing quote.
+            patterns: All of them hold for the span.
+            excluded: Strings, as their characters, that are not taken.
+        """
         if after.is_dead:
             return NOWHERE
         lowest = max(lowest, 1)
-        starts = self._starts.get((sources, lowest, highest))
+        key = (sources, lowest, highest, tuple(patterns), frozenset(excluded))
+        starts = self._starts.get(key)
         if starts is None:
             unique = dict.fromkeys(text for source in sources for text in self._texts[source])
+            language = Language(patterns, excluded, 0, JSON_STRING)
             texts = [self._text(text) for text in unique]
-            starts = self._starts[sources, lowest, highest] = _Starts(texts, lowest, highest)
+            starts = self._starts[key] = _Starts(texts, lowest, highest, language)
         return _Spans(starts, after).start()
 
     def _text(self, text: str) -> _Text:
@@ -101,6 +125,7 @@ class _Text:
     """One text with everything a span needs to know about its positions."""
 
     def __init__(self, text: str) -> None:
+        self.characters = text
         self.spelled: list[bytes] = []
         """[characters] how each is written inside a JSON string; empty where no span may go."""
         self.byte_offset = [0]
@@ -142,21 +167,64 @@ class _Text:
 
 
 class _Starts:
-    """Where a span of lowest..highest characters may begin, by its first byte."""
+    """Where a span of lowest..highest characters of a language may begin, by its first byte."""
 
-    def __init__(self, texts: list[_Text], lowest: int, highest: int | None) -> None:
-        self.texts, self.lowest, self.highest = texts, lowest, highest
+    def __init__(
+        self, texts: list[_Text], lowest: int, highest: int | None, language: Language
+    ) -> None:
+        self.texts, self.lowest, self.highest, self.language = texts, lowest, highest, language
+        self._reaches: dict[tuple[int, int, int, States], Size] = {}
         self.by_byte: dict[int, list[tuple[int, int]]] = {}
         """First byte → (text, position) of the starts."""
         self.shortest: dict[int, int] = {}
         """First byte → bytes of the shortest span."""
         for k, text in enumerate(texts):
             for i in text.starts:
-                length = text.bytes_to_end(i, lowest, highest)
+                length = self.ahead(k, i, 0, language.start[0])
                 if length < INFINITE:
                     byte = text.spelled[i][0]
                     self.by_byte.setdefault(byte, []).append((k, i))
                     self.shortest[byte] = min(length, self.shortest.get(byte, INFINITE))
+
+    def ahead(self, k: int, position: int, count: int, states: States) -> int:
+        """Bytes to the nearest place where the span may end, after `count` characters of it."""
+        most = None if self.highest is None else self.highest - count
+        if self.language.is_free(states):
+            return self.texts[k].bytes_to_end(position, max(0, self.lowest - count), most)
+        characters, length = self._reach(k, position, count, states)
+        return INFINITE if most is not None and characters > most else length
+
+    def may_end(self, k: int, position: int, count: int, states: States) -> bool:
+        """Whether the span may end here."""
+        return (
+            count >= self.lowest
+            and position in self.texts[k].end_set
+            and self.language.accepts(states)
+        )
+
+    def _reach(self, k: int, position: int, count: int, states: States) -> Size:
+        """(characters, bytes) to the nearest place where the span may end, however far it is."""
+        text, known = self.texts[k], self._reaches
+        passed: list[tuple[int, int, int, States]] = []
+        size = NO_SIZE
+        while True:
+            count = min(count, self.lowest)
+            here = (k, position, count, states)
+            if here in known or self.may_end(k, position, count, states):
+                size = known.setdefault(here, (0, 0))
+                break
+            passed.append(here)
+            if position == len(text.characters) or not text.spelled[position]:
+                break
+            following = self.language.following(states, text.characters[position])
+            if following is None or self.language.size((following, 0)) >= NO_SIZE:
+                break
+            position, count, states = position + 1, count + 1, following
+        for here in reversed(passed):
+            if size < NO_SIZE:
+                size = size[0] + 1, size[1] + len(text.spelled[here[1]])
+            known[here] = size
+        return size
 
 
 class _Spans:
@@ -165,7 +233,7 @@ class _Spans:
     def __init__(self, starts: _Starts, after: Node) -> None:
         self._starts, self._after = starts, after
         self._texts, self._lowest, self._highest = starts.texts, starts.lowest, starts.highest
-        self._nodes: dict[tuple[int, int, int], Node] = {}
+        self._nodes: dict[tuple[int, int, int, States], Node] = {}
 
     def start(self) -> Node:
         """The node before the opening quote."""
@@ -185,26 +253,25 @@ class _Spans:
 
     def _fill_group(self, group: Node, starts: list[tuple[int, int]]) -> None:
         """Behind the first byte of some starts."""
-        group.skips += [self._behind_first_byte(k, i, 0) for k, i in starts]
+        states = self._starts.language.start[0]
+        group.skips += [self._behind_first_byte(k, i, 0, states) for k, i in starts]
 
-    def _node(self, k: int, position: int, count: int) -> Node:
+    def _node(self, k: int, position: int, count: int, states: States) -> Node:
         # The count matters only for bounds: below `lowest` for every span, beyond it only with a
         # `highest`.
         if self._highest is None:
             count = min(count, self._lowest)
-        key = (k, position, count)
+        key = (k, position, count, states)
         node = self._nodes.get(key)
         if node is None:
-            fewest = max(0, self._lowest - count)
-            most = None if self._highest is None else self._highest - count
-            ahead = self._texts[k].bytes_to_end(position, fewest, most)
+            ahead = self._starts.ahead(k, position, count, states)
 
             def fill(node: Node) -> None:
                 text = self._texts[k]
-                if count >= self._lowest and position in text.end_set:
+                if self._starts.may_end(k, position, count, states):
                     node.arcs.append((0x22, 0x22, self._after))
                 if position < len(text.spelled) and text.spelled[position]:
-                    behind = self._behind_first_byte(k, position, count)
+                    behind = self._behind_first_byte(k, position, count, states)
                     if not behind.is_dead:
                         byte = text.spelled[position][0]
                         node.arcs.append((byte, byte, behind))
@@ -212,9 +279,14 @@ class _Spans:
             node = self._nodes[key] = Node(ahead + 1 + self._after.near, fill)
         return node
 
-    def _behind_first_byte(self, k: int, position: int, count: int) -> Node:
+    def _behind_first_byte(self, k: int, position: int, count: int, states: States) -> Node:
         """In the character at a position, which is the one after `count` of the span."""
-        return literal(self._texts[k].spelled[position][1:], self._node(k, position + 1, count + 1))
+        text = self._texts[k]
+        following = self._starts.language.following(states, text.characters[position])
+        if following is None:
+            return NOWHERE
+        node = self._node(k, position + 1, count + 1, following)
+        return literal(text.spelled[position][1:], node)
 
 
 _GLUE = frozenset("-/'’.@&+:,")

@@ -105,6 +105,11 @@ class Language:
                 known = self._ways[states] = self._find_ways(states)
         return known
 
+    def following(self, states: States, character: str) -> States | None:
+        """Return the states behind one character; None where it is not taken."""
+        letter = self.alphabet.letter(character)
+        return next((w.target for w in self.ways(states) if letter in w.charset.letters), None)
+
     def accepts(self, states: States) -> bool:
         """Whether all conditions but the length hold."""
         known = self._accepting.get(states)
@@ -225,11 +230,10 @@ def matches(pattern: Pattern, text: str) -> bool:
     language = _of_pattern(pattern)
     states = language.start[0]
     for c in text:
-        letter = language.alphabet.letter(c)
-        way = next((w for w in language.ways(states) if letter in w.charset.letters), None)
-        if way is None:
+        following = language.following(states, c)
+        if following is None:
             return False
-        states = way.target
+        states = following
     return language.accepts(states)
 
 

@@ -29,7 +29,9 @@ def string_node(
     patterns += [pattern for w in facts.formats if (pattern := format_of(w)) is not None]
     sources = grounding.sources
     if sources:
-        return compiler.sources.span(sources, facts.lowest, facts.highest, after)
+        return compiler.sources.span(
+            sources, facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded
+        )
     if not patterns and not excluded:
         return string(facts.lowest, facts.highest, after)
     return string(facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded)

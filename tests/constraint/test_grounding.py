@@ -278,3 +278,41 @@ def test_a_long_text_costs_only_what_is_looked_at() -> None:
     assert len(grammar._tokens.automaton) < 4000
     assert takes(grammar, {"city": " ".join(words[300:600])})
     assert not takes(grammar, {"city": " ".join([*words[300:600], "x"])})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    text=st.text(st.sampled_from('ab1 ,."é\n'), max_size=12),
+    pattern=st.sampled_from(["^[ab]+$", "b", "^.{2,3}$", "^(?!a).*[a1]$", "[0-9]", "^é?$"]),
+    excluded=st.sampled_from([[], ["a", "b"], ["ab", "1"]]),
+    lengths=st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, 4))),
+)
+def test_spans_keep_their_patterns(
+    text: str, pattern: str, excluded: list[str], lengths: tuple[int, int] | None
+) -> None:
+    schema: Any = {"type": "string", "pattern": pattern}
+    low, high = (0, 99) if lengths is None else (lengths[0], lengths[0] + lengths[1])
+    if lengths is not None:
+        schema |= {"minLength": low, "maxLength": high}
+    if excluded:
+        schema["not"] = {"enum": excluded}
+    expected = {
+        s
+        for s in spans(text)
+        if re.search(pattern, s) and s not in excluded and low <= len(s) <= high
+    }
+    try:
+        grammar = compile_schema(schema, BYTES, grounding={"": [text]})
+    except SchemaError:
+        assert not expected
+        return
+    assert {s for s in substrings(text) if takes(grammar, s)} == expected
+
+
+def test_a_grounded_address_is_one_that_is_an_address() -> None:
+    schema = {"type": "string", "format": "email"}
+    text = "Write to ann@example.org or to bob at example.org, not to @home."
+    grammar = compile_schema(schema, BYTES, grounding={"": [text]})
+    assert {s for s in substrings(text) if takes(grammar, s)} == {"ann@example.org"}
+    with pytest.raises(SchemaError):
+        compile_schema(schema, BYTES, grounding={"": ["no address here"]})
