@@ -42,6 +42,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agentdiff.agent.state import RunState
+    from agentdiff.messages import ToolCall
+
 
 class AgentDiffError(Exception):
     """The root of everything that agentdiff raises.
@@ -199,11 +202,11 @@ class RunError(AgentDiffError):
 class RunPaused(RunError):
     """Calls wait for the approval of a person; the calls beside them are done and kept."""
 
-    def __init__(self, message: str, *, state: object, pending: tuple[object, ...]) -> None:
+    def __init__(self, message: str, *, state: RunState, pending: tuple[ToolCall, ...]) -> None:
         self.state = state
-        """The run until here (`agentdiff.agent.RunState`): `agent.resume(state, approvals=…)` goes on."""
+        """The run until here: `agent.resume(state, approvals=…)` goes on."""
         self.pending = pending
-        """The calls that wait (`agentdiff.messages.ToolCall`)."""
+        """The calls that wait."""
         super().__init__(message)
 
 
