@@ -36,7 +36,7 @@ from agentdiff.backends.checkpoints import EMBEDDED, find_checkpoint
 from agentdiff.backends.detokenizer import Detokenizer
 from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.constraint import Grammar, Matcher, Vocabulary, compile_schema
-from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Threshold, Update, load_family
+from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Update, load_family, preset
 from agentdiff.errors import (
     BackendError,
     BudgetTooSmall,
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DEFAULT_BUDGET = Budget(target=64, ceiling=512, source="default")
-THRESHOLDS = {"speed": 0.8, "balanced": 0.9, "quality": 0.97}
-"""`Sampling.effort` -> the probability above which tokens are committed together."""
 
 
 class LocalBackend:
@@ -185,10 +183,12 @@ class LocalBackend:
                     raise self._too_long(len(prompt), error.needed) from None
                 raise
         compile_s = time.perf_counter() - before
+        settings = preset(self._engine.family.traits, request.sampling.effort)
         params = DecodeParams(
             target=budget.target,
             ceiling=budget.ceiling,
-            policy=Threshold(THRESHOLDS[request.sampling.effort]),
+            policy=settings.policy,
+            revision=settings.revision,
             temperature=request.sampling.temperature or 0.0,
             seed=request.sampling.seed or 0,
         )

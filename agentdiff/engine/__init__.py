@@ -11,6 +11,9 @@ from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits
 from agentdiff.engine.load import load_family
 from agentdiff.engine.outcome import Update
 from agentdiff.engine.params import DecodeOutput, DecodeParams, DecodeStats
+from agentdiff.engine.prefix_cache import PrefixStats
+from agentdiff.engine.presets import Effort, Preset, preset
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Edit, Revision, Revoke
 from agentdiff.engine.unmask import (
     EarlyCommit,
@@ -29,12 +32,16 @@ __all__ = [
     "DecodeStats",
     "EarlyCommit",
     "Edit",
+    "Effort",
     "Engine",
     "EntropyBound",
     "Factor",
     "Family",
     "FamilyTraits",
+    "PrefixStats",
+    "Preset",
     "Quota",
+    "Renoise",
     "Revision",
     "Revoke",
     "Threshold",
@@ -42,4 +49,5 @@ __all__ = [
     "Update",
     "View",
     "load_family",
+    "preset",
 ]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Edit, Revoke
 from agentdiff.engine.sampling import Answer, Question, answer
 from agentdiff.engine.sequence import MASKED, Sequence
@@ -147,6 +148,7 @@ def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools
     free = masked & ~forced if window is None else masked & window & ~forced
     is_end = np.isin(proposal.tokens, list(sequence.eos_ids))
     chosen = forced.copy()
+    assert not isinstance(sequence.policy, Renoise)
     if window is None:
         chosen[0] |= masked[0]
     elif free.any():

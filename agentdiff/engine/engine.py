@@ -6,21 +6,25 @@ Law: alone equals batched. A sequence has its own prefix, grammar, policy and ra
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from agentdiff.engine.load import load_family
 from agentdiff.engine.outcome import Update, failure, finish, forced_end
 from agentdiff.engine.regimes.bidirectional import Bidirectional
 from agentdiff.engine.regimes.block_causal import BlockCausal
+from agentdiff.engine.regimes.canvas import CanvasRegime
 from agentdiff.engine.sequence import Sequence
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from agentdiff.constraint import Matcher
-    from agentdiff.engine.families.base import CanvasFamily, Family
+    from agentdiff.engine.families.base import Attention, CanvasFamily, Family, Shift
     from agentdiff.engine.params import DecodeOutput, DecodeParams
     from agentdiff.engine.prefix_cache import PrefixStats
     from agentdiff.engine.regimes.advance import Regime
@@ -55,6 +59,59 @@ class Engine:
         self._ids = itertools.count()
         self._active: dict[int, Sequence] = {}
         self._waiting: dict[int, Sequence] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path_or_id: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        adapter: str | Path | None = None,
+        family: str | None = None,
+        attention: Attention | None = None,
+        shift: Shift | None = None,
+        block_len: int | None = None,
+        mask_id: int | None = None,
+        attn_implementation: str = "sdpa",
+        device_map: str | Mapping[str, Any] | None = None,
+        max_memory: Mapping[Any, Any] | None = None,
+        offload_folder: str | Path | None = None,
+        quantization_config: Any = None,
+        max_batch: int = 64,
+        max_cache_bytes: int | None = None,
+        prefix_bytes: int = PREFIX_BYTES,
+    ) -> Engine:
+        """Load a checkpoint, a folder or a hub id, into an engine.
+
+        See `load_family` for what concerns the model and `Engine` for the rest. On a GPU `max_cache_bytes` is by
+        default four fifths of what is free once the model is loaded, less `prefix_bytes`.
+
+        Raises:
+            ConfigurationError: See `load_family`.
+        """
+        model = load_family(
+            path_or_id,
+            device=device,
+            dtype=dtype,
+            adapter=adapter,
+            family=family,
+            attention=attention,
+            shift=shift,
+            block_len=block_len,
+            mask_id=mask_id,
+            attn_implementation=attn_implementation,
+            device_map=device_map,
+            max_memory=max_memory,
+            offload_folder=offload_folder,
+            quantization_config=quantization_config,
+        )
+        if max_cache_bytes is None and model.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(model.device)
+            max_cache_bytes = max(0, free * 4 // 5 - prefix_bytes)
+        return cls(
+            model, max_batch=max_batch, max_cache_bytes=max_cache_bytes, prefix_bytes=prefix_bytes
+        )
 
     @property
     def busy(self) -> bool:
@@ -219,4 +276,4 @@ def _regime(family: Family | CanvasFamily, *, prefix_bytes: int) -> Regime:
         case "bidirectional":
             return Bidirectional(cast("Family", family))
         case "canvas":
-            raise NotImplementedError
+            return CanvasRegime(cast("CanvasFamily", family), prefix_bytes=prefix_bytes)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revision
 from agentdiff.engine.unmask import UnmaskPolicy
 from agentdiff.errors import ConfigurationError
@@ -21,8 +22,8 @@ class DecodeParams:
     """Tokens expected: bidirectional models lay out a canvas of them. Blocks beyond count as extensions."""
     ceiling: int
     """Tokens after which decoding ends, the end token not counted."""
-    policy: UnmaskPolicy | None = None
-    """Which positions are committed in a step; None is the family's own rule."""
+    policy: UnmaskPolicy | Renoise | None = None
+    """Which positions are committed in a step (canvas models: a `Renoise`); None is the family's own rule."""
     revision: Revision | None = None
     """What may be taken back; None leaves every committed token as it is."""
     cache: CacheMode | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentdiff.engine.params import DecodeOutput, DecodeParams, DecodeStats
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.unmask import UnmaskPolicy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Sequence:
     id: int
     prompt: tuple[int, ...]
     params: DecodeParams
-    policy: UnmaskPolicy
+    policy: UnmaskPolicy | Renoise
     eos_ids: frozenset[int]
     matcher: Matcher | None
     started: float = field(default_factory=time.perf_counter)

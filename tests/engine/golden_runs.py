@@ -18,12 +18,14 @@ from agentdiff.engine import (
     Engine,
     Factor,
     Quota,
+    Renoise,
     Threshold,
     UnmaskPolicy,
     load_family,
 )
 from agentdiff.engine.families.base import CanvasFamily, Family
 from agentdiff.engine.families.stock import StockFamily
+from agentdiff.engine.renoise import NoiseSource
 from agentdiff.engine.unmask import Score
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
@@ -51,11 +53,16 @@ def runs(family: str) -> list[Run]:
     """The runs that a clean implementation has to reproduce.
 
     Left out is what the goldens mark as a bug of the reference, and Fast-dLLM v2's inner block cache, an approximation
-    that the engine does not offer.
+    that the engine does not offer. Seeded runs of DiffusionGemma are in: the engine draws as transformers does.
     """
     path = GOLDENS / family / "trace.json"
     made = json.loads(path.read_text("utf-8"))["runs"]
-    return [r for r in made if r["reproducible"] and not r["params"].get("use_block_cache")]
+    return [
+        run
+        for run in made
+        if (run["reproducible"] or run["loop"] == "diffusion_gemma.generate")
+        and not run["params"].get("use_block_cache")
+    ]
 
 
 def load(family: str, run: Run) -> Family | CanvasFamily:
@@ -73,7 +80,7 @@ def load(family: str, run: Run) -> Family | CanvasFamily:
     return loaded
 
 
-def settings(run: Run) -> DecodeParams:
+def settings(run: Run, *, vocab_size: int) -> DecodeParams:
     """What the run's loop does, in the engine's words."""
     p = run["params"]
     length = p.get("gen_length") or p["max_new_tokens"]
@@ -148,8 +155,31 @@ def settings(run: Run) -> DecodeParams:
                 eos_ids=(p["stop_token"],),
                 eos_stop="token" if run["loop"].endswith("generate") else "block",
             )
+        case "diffusion_gemma.generate":
+            is_seeded = not run["reproducible"]
+            return replace(
+                base,
+                policy=Renoise(
+                    steps=p["max_denoising_steps"],
+                    bound=p["sampler_config"]["entropy_bound"],
+                    hottest=p["t_max"],
+                    coldest=p["t_min"],
+                    stable_steps=p["stability_threshold"],
+                    sure=p["confidence_threshold"],
+                    noise=None if is_seeded else _numbered_noise(p["canvas_length"], vocab_size),
+                ),
+                temperature=float(is_seeded),
+                seed=p["torch_seed"],
+                eos_ids=tuple(p["eos_token_id"]),
+                eos_stop="token",
+            )
         case loop:
             raise AssertionError(f"no such loop: {loop}")
+
+
+def _numbered_noise(length: int, vocab_size: int) -> NoiseSource:
+    """The random canvases of the runs without randomness."""
+    return lambda number: [(7 * place + 31 * number + 3) % vocab_size for place in range(length)]
 
 
 def _fast(p: dict[str, Any], quota: Quota) -> UnmaskPolicy:
@@ -161,7 +191,12 @@ def _fast(p: dict[str, Any], quota: Quota) -> UnmaskPolicy:
 def compare(family: Family | CanvasFamily, run: Run) -> list[Outcome]:
     """Decode the prompts of a run together; one outcome for each."""
     made = prompts(run)
-    each = [replace(settings(run), **_length(family, run, len(prompt))) for prompt in made]
+    each = [
+        replace(
+            settings(run, vocab_size=family.traits.vocab_size), **_length(family, run, len(prompt))
+        )
+        for prompt in made
+    ]
     outputs = Engine(family).generate(made, each)
     return [_outcome(run, row, family.traits.mask_id, output) for row, output in enumerate(outputs)]
 
@@ -189,8 +224,9 @@ def _length(family: Family | CanvasFamily, run: Run, prompt_len: int) -> dict[st
 
 
 def _outcome(run: Run, row: int, mask_id: int | None, output: DecodeOutput) -> Outcome:
-    assert mask_id is not None
     assert output.trace is not None
+    if mask_id is None:
+        return _canvas_outcome(run, row, output)
     prompt = prompts(run)[row]
     steps = [step for step in run["steps"] if not _is_spared(run, step, row)]
     reference = [_reply(run, row, step["canvas"][row], prompt, mask_id) for step in steps]
@@ -214,6 +250,23 @@ def _outcome(run: Run, row: int, mask_id: int | None, output: DecodeOutput) -> O
         first_difference=first,
         steps=(output.stats.steps, len(reference)),
         forwards=(output.stats.forwards, forwards),
+    )
+
+
+def _canvas_outcome(run: Run, row: int, output: DecodeOutput) -> Outcome:
+    """The likeliest tokens of each step; passes of the decoder, the encoder's are one for each canvas."""
+    assert output.trace is not None
+    length = run["params"]["canvas_length"]
+    reference = [step["argmax"][row] for step in run["steps"]]
+    pairs = zip((list(canvas[-length:]) for canvas in output.trace), reference, strict=False)
+    first = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+    if first is None and len(output.trace) != len(reference):
+        first = min(len(output.trace), len(reference))
+    return Outcome(
+        name=f"{run['name']}[{row}]" if len(run["prompt_ids"]) > 1 else run["name"],
+        first_difference=first,
+        steps=(output.stats.steps, len(reference)),
+        forwards=(output.stats.steps, run["decoder_forward_passes"]),
     )
 
 

@@ -17,6 +17,7 @@ COMPACT = {
     "llada2": ("two_per_step_partial_thr_0.3", "eos_early_stop_True"),
     "llada21": ("no_post_steps", "aligned_prompt_thr_0.7_edit_0.5_post_16"),
     "a2d_qwen3": ("mdlm_batch2_ragged", "bd3lm_last_block_short", "bd3lm_right_shift"),
+    "diffusion_gemma": ("no_random_early_stop", "seed_0", "batch2_left_pad_no_random"),
     "fast_dllm_v2": (
         "prompt_shorter_than_block_thr_0.4",
         "stop_token_thr_0.3",

@@ -70,6 +70,8 @@ class FamilyTraits:
     """Predicted where a position should go (LLaDA2.2); never written."""
     insert_id: int | None = None
     """Predicted where a mask should come before a position (LLaDA2.2, there `split`); never written."""
+    edits: bool = False
+    """Whether the model was trained to replace tokens that are committed (LLaDA2.1)."""
     policy: UnmaskPolicy = field(default_factory=Threshold)
     """The authors' default. Canvas models have their own schedule and ignore it."""
 

@@ -27,6 +27,7 @@ from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.advance import advance
 from agentdiff.engine.regimes.passes import Row, alike, collate
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revoke
 from agentdiff.engine.sampling import Question
 from agentdiff.engine.sequence import MASKED, Sequence
@@ -51,6 +52,8 @@ class Bidirectional:
 
     def check(self, prompt: Many[int], params: DecodeParams) -> None:
         """See `Regime.check`."""
+        if isinstance(params.policy, Renoise):
+            raise ConfigurationError("`policy` is a `Renoise`, which is for canvas models")
         if params.cache == "block":
             raise ConfigurationError(
                 f"`cache` is 'block', which {self.traits.name} cannot have: it looks ahead; "

@@ -20,6 +20,7 @@ from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.advance import advance
 from agentdiff.engine.regimes.passes import Row, alike, collate
+from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revoke
 from agentdiff.engine.sampling import Question
 from agentdiff.engine.sequence import MASKED, Sequence
@@ -49,6 +50,8 @@ class BlockCausal:
 
     def check(self, prompt: Many[int], params: DecodeParams) -> None:
         """See `Regime.check`."""
+        if isinstance(params.policy, Renoise):
+            raise ConfigurationError("`policy` is a `Renoise`, which is for canvas models")
         name, length = self.traits.name, self.traits.block_len
         if params.cache not in (None, "block"):
             raise ConfigurationError(
