@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from agentdiff import Agent, FunctionBackend, RunPaused, RunState, ToolCall, tool
+from agentdiff import Agent, FunctionBackend, Request, RunPaused, RunState, ToolCall, tool
 
 
 @tool(approval=lambda arguments: arguments["amount"] > 100)
@@ -13,7 +13,7 @@ def refund(order: str, amount: int) -> str:
     return f"refunded {amount} for {order}"
 
 
-def answer(request):
+def answer(request: Request) -> str | list[ToolCall]:
     """Stands in for a model: asks for two refunds, then sums up what became of them."""
     results = [message.content for message in request.messages if message.role == "tool"]
     if results:

@@ -6,13 +6,14 @@ prompts.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
 
 from agentdiff.messages import Json, Usage
 from agentdiff.telemetry import content, names
@@ -23,7 +24,13 @@ _tracer: ContextVar[Tracer | None] = ContextVar("agentdiff_tracer", default=None
 
 def current_tracer() -> Tracer:
     """The tracer of the innermost `tracing_with`, or the application's own."""
-    return _tracer.get() or trace.get_tracer(names.SCOPE)
+    return _tracer.get() or _tracer_of(trace.get_tracer_provider())
+
+
+@functools.lru_cache(maxsize=4)
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    """A provider's tracer; an SDK takes longer to look one up than to start a span."""
+    return provider.get_tracer(names.SCOPE)
 
 
 @contextmanager
