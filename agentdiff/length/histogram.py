@@ -32,7 +32,7 @@ def _edges() -> tuple[int, ...]:
 EDGES = _edges()
 """Upper edge of each bin, in tokens; the last one holds everything longer too."""
 BINS = len(EDGES)
-HALF_LIFE = 400
+HALF_LIFE = 150
 """Observations after which one counts half."""
 _GROWTH = 2 ** (1 / HALF_LIFE)
 _RESCALE = 1e9

@@ -46,7 +46,7 @@ CAUTION, CAUTIOUS_FOR = 1.7, 30.0
 """How much dearer (as a logarithm) a miss is at first, and for about how many outcomes."""
 STRANGE = 0.3
 """How much dearer it is for a tool or an agent that has no history of its own."""
-STEP, OWN_STEP = 0.1, 0.03
+STEP, OWN_STEP = 0.12, 0.03
 """How far one outcome moves the logarithm of the price: of all kinds, of its own kind."""
 PRICE_RANGE, OWN_RANGE = (0.0, 11.0), (-6.0, 6.0)
 

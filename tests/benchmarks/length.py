@@ -1,0 +1,251 @@
+"""Length budgets: the goals on recorded steps, and the saving in a real decode.
+
+    python -m tests.benchmarks.length replay STEPS.jsonl.gz
+    python -m tests.benchmarks.length live [CASES]
+
+`replay` prints what the predictor and simpler rules would have allocated for recorded steps, and
+what a step costs the processor. `live` lets the embedded model do tasks of its evaluation sets on
+canvases that are decoded to their end, as models without early stop do: fixed ones, the p95 of what
+was seen, and the predictor's; what is cut is done again on twice the canvas.
+"""
+
+import gzip
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agentdiff.generation import Budget
+from agentdiff.length import CanvasCost, LengthPredictor, StepContext, open_store, schema_bounds
+from agentdiff.length.cost import LARGEST
+from agentdiff.length.replay import Policy, figures, measure, play
+
+QUANTUM = 32
+CANVASES = (64, 128, 256)
+
+
+class Fixed:
+    """The same budget for every step."""
+
+    def __init__(self, budget):
+        self._budget = budget
+
+    def predict(self, context, cost):
+        size = -(-self._budget // cost.quantum) * cost.quantum
+        return Budget(target=size, ceiling=size)
+
+    def observe(self, context, budget, used, truncated):
+        pass
+
+
+class ToolP95:
+    """The p95 of the newest 500 lengths of this agent's tool, once there are five."""
+
+    def __init__(self, first=512):
+        self._first = first
+        self._seen = {}
+
+    def predict(self, context, cost):
+        seen = sorted(self._seen.get((context.agent, context.kind, context.tool), [])[-500:])
+        size = seen[min(len(seen) - 1, int(0.95 * len(seen)))] if len(seen) >= 5 else self._first
+        size = -(-size // cost.quantum) * cost.quantum
+        return Budget(target=size, ceiling=size)
+
+    def observe(self, context, budget, used, truncated):
+        name = (context.agent, context.kind, context.tool)
+        self._seen.setdefault(name, []).append(used)
+
+
+class Naive(LengthPredictor):
+    """Takes a cut output for one that ended there."""
+
+    def observe(self, context, budget, used, truncated):
+        super().observe(context, budget, used - truncated, truncated=False)
+
+
+def replayed(path):
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    naive = partial(Naive, target_miss=0.03, ceiling=LARGEST)
+    runs: dict[str, dict[str, Any]] = {
+        "fixed 256": {"new_policy": lambda: Fixed(256)},
+        "fixed 512": {"new_policy": lambda: Fixed(512)},
+        "per-tool p95": {"new_policy": ToolP95},
+        "predictor, 97 %": {},
+        "predictor, 98 %": {"target": 0.98},
+        "predictor, 95 %": {"target": 0.95},
+        "told of cuts only": {"reports": "cut"},
+        "told of nothing": {"reports": "squeezed"},
+        "cuts taken as ends": {"reports": "cut", "new_policy": naive},
+    }
+    print(f"{'':19} {'coverage':>9} {'overshoot':>9} {'lin':>6} {'calls':>6} {'wasted':>7}", end="")
+    print("   worst source      first sight   first 60")
+    for name, how in runs.items():
+        report = measure(play(rows, quantum=QUANTUM, **how))
+        total, by_source = report["total"], report["by_source"]
+        worst = min(by_source, key=lambda source: by_source[source]["coverage"])
+        print(
+            f"{name:19} {total['coverage']:9.1%} {total['overshoot']:9.2f} {total['lin']:6.2f}"
+            f" {total['calls']:6.3f} {total['wasted']:7.0f}   {by_source[worst]['coverage']:.1%}"
+            f" {worst:12} {report['first_sight'].get('coverage', 0):.1%}"
+            f" {report['first_sight'].get('overshoot', 0):4.2f}x"
+            f"  {report['beginning'].get('coverage', 0):.1%}",
+            flush=True,
+        )
+    switched(rows)
+    timed(rows)
+
+
+def switched(rows):
+    """Under the same name another model that writes 2.3 times as much, in each large source."""
+    changed = []
+    for source in {row["src"] for row in rows}:
+        own = [row for row in rows if row["src"] == source and not row.get("derived")]
+        if len(own) < 800:
+            continue
+        changed += [{**row, "ep": f"{number:06}", "t": 0} for number, row in enumerate(own)]
+        changed += [
+            {**row, "ep": "later", "t": number, "out": int(2.3 * row["out"]), "max": None}
+            for number, row in enumerate(own)
+        ]
+    after = [step for step in play(changed) if step.context.episode == "later"]
+    starts = {}
+    for step in after:
+        starts[step.source] = min(starts.get(step.source, step.number), step.number)
+    soon = [step for step in after if step.number < starts[step.source] + 300]
+    print(
+        f"after a switch to 2.3 times the length: {figures(after)['coverage']:.1%} of"
+        f" {len(after):,} steps fit, {figures(soon)['coverage']:.1%} of the first 300"
+    )
+
+
+def timed(rows):
+    played = play(rows[:3000], new_policy=lambda: Fixed(256))
+    for name in ("in memory", "with a store"):
+        with tempfile.TemporaryDirectory() as folder:
+            store = open_store(Path(folder) / "lengths.db") if name == "with a store" else None
+            predictor = LengthPredictor(store)
+            before = time.process_time()
+            for step in played:
+                budget = predictor.predict(step.context, CanvasCost(QUANTUM))
+                predictor.observe(step.context, budget, used=step.length, truncated=False)
+            spent = (time.process_time() - before) / len(played)
+            print(f"predict and observe, {name}: {1e3 * spent:.2f} ms of CPU", flush=True)
+            if store is not None:
+                store.close()
+
+
+@dataclass
+class Tally:
+    """What a policy cost."""
+
+    steps: int = 0
+    exact: int = 0
+    cut: int = 0
+    positions: int = 0
+    forwards: int = 0
+    cpu_s: float = 0.0
+    asked: list = field(default_factory=list)
+
+
+def live(count):
+    import anyio
+
+    from agentdiff.backends import connect, local
+    from agentdiff.embedded.bench import EVALUATION, SETS, load_cases, machine, use_threads
+    from agentdiff.embedded.tools import shipped_tools
+    from agentdiff.engine import engine, outcome
+
+    use_threads(1)
+    # A canvas is decoded to its end, as by a model that cannot stop early, and no reply is shorter
+    # than its canvas because the grammar is complete or the model is known for short replies.
+    setattr(local, "DecodeParams", partial(local.DecodeParams, eos_stop="ceiling"))  # noqa: B010
+    engine.forced_end = outcome.forced_end = lambda matcher, room: None
+    backend = connect("embedded")
+    assert isinstance(backend, local.LocalBackend)
+    backend._format = replace(backend._format, max_reply=None)
+    quantum = backend.capabilities.quantum
+    with tempfile.TemporaryDirectory() as root:
+        tools = {tool.name: tool for tool in shipped_tools(Path(root))}
+        specs = {name: tool.spec for name, tool in tools.items()}
+
+        def run(name, arguments):
+            try:
+                return str(anyio.run(tools[name].call, arguments))
+            except Exception as error:
+                return f"error: {error}"
+
+        sets = [load_cases(EVALUATION / file, specs, run) for file, _ in SETS.values()]
+    share = max(1, count // len(sets))
+    cases = [case for number in range(share) for cases in sets for case in cases[number::share][:1]]
+    policies: dict[str, Policy] = {f"fixed {size}": Fixed(size) for size in CANVASES}
+    policies["p95 of the seen"] = ToolP95(first=256)
+    policies["predictor"] = LengthPredictor()
+    print(f"{len(cases)} tasks, one thread of {machine()}")
+    print(f"{'':16} {'exact':>6} {'cut':>5} {'canvas':>7} {'positions':>10} {'CPU':>8}")
+    fixed = None
+    for name, policy in policies.items():
+        tally = anyio.run(decode, backend, cases, policy, quantum)
+        fixed = tally.positions if name == "fixed 256" else fixed
+        ratio = f"  {tally.positions / fixed:.2f}x" if fixed else ""
+        print(
+            f"{name:16} {tally.exact / tally.steps:6.1%} {tally.cut:5}"
+            f" {sum(tally.asked) / tally.steps:7.0f} {tally.positions:10,} {tally.cpu_s:6.1f} s{ratio}",
+            flush=True,
+        )
+
+
+async def decode(backend, cases, policy, quantum):
+    from agentdiff.embedded.bench import is_exact
+    from agentdiff.errors import BudgetTooSmall
+    from agentdiff.generation import generate
+
+    tally = Tally()
+    for case in cases:
+        request = case.request
+        shortest = min(schema_bounds(tool.parameters).min_tokens for tool in request.tools)
+        context = StepContext(
+            "bench",
+            "route",
+            model=backend.capabilities.tokenizer,
+            schema_min=shortest,
+            last_tokens=len(request.messages[-1].content.encode()) // 4,
+        )
+        first = policy.predict(context, CanvasCost(quantum))
+        size, before, result = first.target, time.process_time(), None
+        while result is None and size <= 1024:
+            budget = Budget(target=size, ceiling=size)
+            try:
+                result = await generate(backend, replace(request, budget=budget))
+            except BudgetTooSmall:
+                tally.cut += 1
+                size *= 2
+                continue
+            tally.positions += result.stats.positions or 0
+            tally.forwards += result.stats.forwards or 0
+            if result.reason == "length":
+                tally.cut += 1
+                size *= 2
+                result = None
+        tally.cpu_s += time.process_time() - before
+        tally.steps += 1
+        tally.asked.append(first.target)
+        if result is None:
+            continue
+        tally.exact += is_exact(case, result)
+        policy.observe(context, first, (result.usage.output_tokens or 0) + 1, False)
+    return tally
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["replay", path]:
+            replayed(path)
+        case ["live", *rest]:
+            live(int(rest[0]) if rest else 240)
+        case _:
+            sys.exit(__doc__)
