@@ -29,11 +29,16 @@ LEAVES = -2
 class InsideTokens:
     """What every token of a vocabulary does from one character state."""
 
-    inside: tuple[tuple[int, int, IntArray], ...]
+    inside: tuple[tuple[int, int, NDArray[np.int32]], ...]
     """(characters completed, character state at the end, token ids, sorted) of tokens that stay
     inside."""
     leaving: tuple[tuple[int, int], ...]
     """(characters completed before the end, trie node of the byte that ends the string)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, about."""
+        return sum(ids.nbytes + 200 for _, _, ids in self.inside) + 100 * len(self.leaving)
 
 
 class InString(ABC):
@@ -105,13 +110,13 @@ def classify(vocabulary: Vocabulary, start: int, character_states: CharacterStat
         tokens = vocabulary.trie_token[nodes]
         ends = tokens >= 0
         found.append((tokens[ends], counts[ends], states[ends]))
-    groups: list[tuple[int, int, IntArray]] = []
+    groups: list[tuple[int, int, NDArray[np.int32]]] = []
     if found:
         token, count, state = (np.concatenate(part) for part in zip(*found, strict=True))
         width = int(state.max(initial=0)) + 1
         key = count * width + state
         order = np.lexsort((token, key))
-        key, token = key[order], token[order]
+        key, token = key[order], token[order].astype(np.int32)
         cuts = np.flatnonzero(np.diff(key, prepend=-1)).tolist()
         for low, high in zip(cuts, [*cuts[1:], len(key)], strict=True):
             value = int(key[low])

@@ -1,8 +1,8 @@
 r"""Regular expressions as JSON Schema means them: ECMA-262, a match anywhere unless anchored.
 
 `parse_pattern` reads one into a `Pattern`. What a string cannot be held to soundly is an error that
-names the construct: look-around but for look-aheads right behind a leading `^`, back-references,
-word boundaries, flags.
+names the construct: look-around (but for look-aheads right behind a leading `^`, and a positive one
+at the end), back-references, word boundaries, flags.
 
 Knows characters; no bytes and no automaton.
 """
@@ -31,6 +31,7 @@ from agentdiff.constraint.terms import (
     Unenforceable,
     leading_aheads,
     whole_string,
+    without_last_ahead,
 )
 from agentdiff.errors import SchemaError
 
@@ -54,8 +55,7 @@ def parse_pattern(text: str, *, whole: bool = False) -> Pattern:
     parser = _Parser(text)
     try:
         term = parser.parse()
-        if whole:
-            term = Seq((Anchor(True), term, Anchor(False)))
+        term = Seq((Anchor(True), term, Anchor(False))) if whole else without_last_ahead(term)
         aheads, term = leading_aheads(term)
         needs = [whole_string(term, lenient=False)]
         bars: list[Term] = []

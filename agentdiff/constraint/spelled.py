@@ -16,6 +16,8 @@ from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 _MAX_WALKS = 3
 """Counts at which tokens are found by a walk; beyond, the walk is made once for all counts."""
+_MAX_TEMPLATES = 4
+"""States of a text for which that is done: it holds up to 4 bytes for each id of the vocabulary."""
 
 
 class Text:
@@ -66,7 +68,7 @@ class Text:
         known = self._tokens.get((vocabulary, states))
         if known is None:
             visits = self._visits[states] = self._visits.get(states, 0) + 1
-            if visits > _MAX_WALKS:
+            if visits > _MAX_WALKS and len(self._tokens) < _MAX_TEMPLATES:
                 start = self._bytes.number(states, ())
                 known = self._tokens[vocabulary, states] = classify(vocabulary, start, self._bytes)
         return known

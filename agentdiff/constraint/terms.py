@@ -1,7 +1,8 @@
 r"""The terms of a regular expression, and how anchors leave them.
 
 Anchors and look-aheads are taken out: `^a|b$` becomes `a.*|.*b` over all characters, so that a term
-speaks of a whole string. A look-ahead right behind a leading `^` becomes a condition of its own.
+speaks of a whole string. A look-ahead right behind a leading `^` becomes a condition of its own, and
+a positive one at the end of a search what it is: what follows.
 
 Knows characters; no syntax and no automaton.
 """
@@ -129,6 +130,16 @@ def leading_aheads(term: Term) -> tuple[list[Ahead], Term]:
             i += 1
         return aheads, Seq((items[0], *items[i:]))
     return [], term
+
+
+def without_last_ahead(term: Term) -> Term:
+    """Return the term with a positive look-ahead at its end read as what follows: the same search."""
+    if isinstance(term, Alt):
+        return Alt(tuple(without_last_ahead(way) for way in term.ways))
+    items = _flat(term)
+    if items and isinstance(items[-1], Ahead) and not items[-1].is_negative:
+        return Seq((*items[:-1], items[-1].body))
+    return term
 
 
 def _flat(term: Term) -> list[Term]:

@@ -65,6 +65,8 @@ class TokenAutomaton:
         self._graph: tuple[Graph, SetArrays] | None = None
         self._steps: dict[tuple[int, int], int] = {}
         self._group_sets: dict[Hashable, int] = {}
+        self._templates: dict[Hashable, int] = {}
+        """Bytes of what tokens do inside strings of this grammar."""
         eos = self.sets.number(np.array(vocabulary.eos_ids, np.int64))
         assert eos == EOS_SET
         self._keep_edges(DONE, [DONE], [EOS_SET])
@@ -119,6 +121,7 @@ class TokenAutomaton:
             automaton.nbytes
             + self.sets.nbytes
             + sum(column.nbytes for column in columns)
+            + sum(self._templates.values())
             + 300 * len(self._edges)
             + 200 * len(self._steps)
         )
@@ -150,6 +153,8 @@ class TokenAutomaton:
         place = items[0][0].place if len(items) == 1 else None
         known = place.tokens(self.vocabulary) if isinstance(place, InString) else None
         if isinstance(place, InString) and known is not None:
+            if not place.is_shared:
+                self._templates[place.template] = known.nbytes
             found = self._string_edges(place, known, items[0][1])
         else:
             self._add_sets(found, *self._walk([(0, state)]))
@@ -304,7 +309,7 @@ class TokenAutomaton:
 
         def build() -> IntArray:
             union = np.concatenate([known.inside[k][2] for k in members])
-            return self.vocabulary.with_twins(np.sort(union))
+            return self.vocabulary.with_twins(np.sort(union).astype(np.int64))
 
         name = (place.template, members)
         if place.is_shared:

@@ -150,6 +150,8 @@ TABLE: list[tuple[str, list[str], list[str]]] = [
     ("^(?!foo)[a-z]+$", ["bar", "fo"], ["foo", "foobar"]),
     ("^(?!foo$)[a-z]+$", ["foobar", "bar"], ["foo"]),
     (r"^(?!\s*$).+", ["a", " a"], ["", "  "]),
+    ("^[a-z]+(?=[.]y)", ["a.y", "ab.yml"], ["a", "a.z"]),
+    ("a(?=b)|c(?=d)", ["ab", "xcd"], ["ac", "cb"]),
     (r"^\p{Lu}\p{Letter}*$", ["É", "Ab", "Ж日"], ["a", "A1"]),
     (r"^\P{L}$", ["1", " "], ["a", "é"]),
     ("^(?:a|bc){2,3}$", ["aa", "abc", "bcbca"], ["a", "aaaa"]),
