@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentdiff.cli.bench_constraint import constraint
 from agentdiff.cli.picture import printable
 from agentdiff.errors import ConfigurationError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from agentdiff.messages import Json
 
 app = typer.Typer(name="bench", help="Measure what the package claims.", no_args_is_help=True)
+app.command()(constraint)
 
 
 @app.callback()

@@ -17,7 +17,7 @@ from agentdiff.constraint.vocabulary import IntArray
 
 BoolArray = NDArray[np.bool_]
 
-_CACHE_BYTES = 4_000_000
+_CACHE_BYTES = 1_500_000
 """Bytes that the layers of a grammar may hold together; then the cache starts anew."""
 
 
