@@ -13,10 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import anyio
 
-from agentdiff.backends import decisions, pinned_canvas, wire
+from agentdiff.backends import decisions, pinned_canvas, tools_in_words, wire
+from agentdiff.backends.actions import parse_reply
 from agentdiff.backends.http import Auth, HttpClient, host_of
 from agentdiff.backends.limiter import RateLimit, RateLimiter
 from agentdiff.backends.loose import a_count, a_list
@@ -279,14 +281,16 @@ class OpenAIBackend:
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:
         began = anyio.current_time()
         deadline = began + (math.inf if request.deadline_s is None else request.deadline_s)
-        terms = _Terms(
-            request=request,
-            schema=None if request.schema is None else validator(request.schema),
-            began=began,
-            deadline=deadline,
-        )
+        schema = None if request.schema is None else validator(request.schema)
         with within(deadline, backend=self._name):
             profile = await self.identify()
+            spoken = None
+            if request.tools and profile.tools == "words":
+                spoken, request = request, tools_in_words.in_words(request)
+                schema = validator(request.schema or {})
+            terms = _Terms(
+                request=request, spoken=spoken, schema=schema, began=began, deadline=deadline
+            )
             call = await self._answered(terms, profile)
         try:
             async with aclosing(self._events(call, terms, profile)) as events:
@@ -448,11 +452,21 @@ class OpenAIBackend:
                 raise
             # Some servers say "stop" where their cap has cut the output.
             reason, enforcement = "length", "none"
+        said = None
+        if terms.spoken is not None and enforcement != "none":
+            action = parse_reply(
+                unfenced(text),
+                terms.spoken,
+                tools_in_words.FORMAT,
+                call_id=f"call_{uuid4().hex[:12]}",
+            )
+            reason, said, calls = action.reason, action.text, action.tool_calls
         return Finish(
             reason=reason,
             tool_calls=calls,
             usage=usage,
             stats=Stats(total_s=anyio.current_time() - terms.began, attempts=terms.attempts),
+            text=said,
             enforcement=enforcement,
             budget=terms.request.budget,
             model=reply.model or self._model,
@@ -490,6 +504,8 @@ class _Terms:
     """What one stream has to keep to, and what it has cost so far."""
 
     request: Request
+    spoken: Request | None
+    """The request as it was made, where its tools had to be put into words."""
     schema: Validator | None
     began: float
     deadline: float

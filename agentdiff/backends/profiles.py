@@ -52,6 +52,8 @@ class EngineProfile:
     """Whether `stream_options.include_usage` is understood."""
     stream_unit: Literal["token", "block", "canvas", "draft"] = "token"
     """What one chunk holds: new text of that size, or, for `draft`, the whole text so far."""
+    tools: Literal["field", "words"] = "field"
+    """How tools travel. A server without them leaves the field out of the prompt, with status 200."""
     call_content: Literal["empty", "null", "absent"] = "empty"
     """The content of an assistant message that only calls tools; several engines reject null."""
     error_shape: Literal["nested", "flat", "detail"] = "nested"
@@ -169,6 +171,7 @@ _TABLE = (
     EngineProfile(name="ollama", concurrency=4),
     EngineProfile(
         name="transformers-serve",
+        tools="words",
         stream_usage=False,
         error_shape="detail",
         decisions="/systemone",

@@ -14,7 +14,7 @@ from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.backends.profiles import PROFILES
 from agentdiff.errors import OutputInvalid, Rejected
 from agentdiff.generation import Backend, Budget, Question, Request, Sampling, generate
-from agentdiff.messages import user
+from agentdiff.messages import assistant, tool_result, user
 from tests.backends.conformance import CHECKS, CITY, NOTE, STRUCTURED, TEXTS, Subject
 from tests.backends.server import Listening, dialect, serving
 from tests.backends.server.dialects import DIALECTS, KEY, VALID, text_of
@@ -194,3 +194,22 @@ async def test_a_wrong_key_names_no_key() -> None:
         assert "a-wrong-key" not in str(caught.value)
         assert server.received[0].headers["api-key"] == "a-wrong-key"
         await backend.aclose()
+
+
+async def test_tools_of_a_server_without_them_are_told_in_words_and_called_in_writing() -> None:
+    async with speaking("transformers-serve") as (server, backend):
+        request = Request(messages=(user("note it"),), tools=(NOTE,), tool_choice="required")
+        first = await generate(backend, request)
+        assert (first.reason, first.text, first.enforcement) == ("tool_calls", "", "validated")
+        assert first.tool_calls[0].arguments == {"text": "buy milk"}
+        assert first.tool_calls[0].id
+        made = first.tool_calls[0]
+        again = (*request.messages, assistant(tool_calls=[made]), tool_result(made, "saved"))
+        second = await generate(backend, replace(request, messages=again, tool_choice="auto"))
+        assert (second.reason, second.text, second.tool_calls) == ("stop", "It is noted.", ())
+        roles = [message["role"] for message in server.chats[-1]["messages"]]
+        assert roles == ["system", "user", "assistant", "user"]
+
+    async with speaking("transformers-serve", only_words=True) as (_, backend):
+        with pytest.raises(OutputInvalid, match="is not JSON"):
+            await generate(backend, request)

@@ -162,7 +162,9 @@ DIALECTS: Mapping[str, Dialect] = {
         owner="library",
         indexed=False,
     ),
-    "transformers-serve": Dialect(owner="me", error_shape="detail"),
+    "transformers-serve": Dialect(
+        fields=frozenset(COMMON) - {"tools", "tool_choice"}, owner="me", error_shape="detail"
+    ),
 }
 
 
@@ -249,6 +251,10 @@ def _thought(
         return f"Well, about {last['content']}: it is sunny in Zürich.", []
     if fields := body.get("vllm_xargs"):
         return _filled(fields["diffusion_seed_canvas"], fields["diffusion_pinned"]), []
+    if "The tools:" in body["messages"][0]["content"]:
+        if body["messages"][-1]["content"].startswith("add_note returned"):
+            return '{"answer": "It is noted."}', []
+        return f'{{"tool": "add_note", "args": {ARGUMENTS}}}', []
     is_told = engine.reads_words and "JSON Schema" in json.dumps(body["messages"])
     if is_told or (engine.decodes_by_schema and "response_format" in body):
         return VALID, []
