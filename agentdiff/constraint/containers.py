@@ -1,6 +1,5 @@
-"""Lists, objects and sets of ready texts, over parts that are built by somebody else.
+"""Objects and sets of ready texts, over parts that are built by somebody else.
 
-Counted and endless things are filled as they are reached, so a limit of 65,535 items costs nothing.
 Where things must differ from each other, they are picked from kinds that have nothing in common,
 each kind once: that is all that a finite automaton can say about being different.
 """
@@ -12,9 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from agentdiff.constraint.automaton import END, INFINITE, NOWHERE, Node, choice, literal
-
-_Counts = tuple[int, tuple[int, ...]]
-"""(items so far, of each kind)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,264 +63,6 @@ class Picks:
             if kind not in used:
                 total, left = total + self.costs[kind], left - 1
         return INFINITE if left else min(total, INFINITE)
-
-
-# -- lists --------------------------------------------------------------------------------------
-
-
-def array(
-    item: Callable[[int], Part],
-    *,
-    distinct: int,
-    fewest: int,
-    most: int | None,
-    layout: Layout,
-    after: Node,
-) -> Node:
-    """Return a node that takes a list, then goes on; NOWHERE when there is none.
-
-    Args:
-        item: Index → the item there. From index `distinct` on, all items are alike.
-        distinct: Items at the front that differ from the rest.
-        fewest: Items there must be.
-        most: Items there may be; None for no limit.
-        layout: What separates items.
-        after: What follows.
-    """
-    lengths: list[int] = []
-    for i in range(distinct + 1):
-        lengths.append(item(i).shortest)
-        if lengths[-1] >= INFINITE:  # an item that cannot be ends the list before it
-            most = i if most is None else min(most, i)
-            break
-    distinct = len(lengths) - 1
-    if after.is_dead or (most is not None and most < fewest):
-        return NOWHERE
-    shell = _Shell(layout, after)
-
-    def bytes_owed(count: int) -> int:
-        """Bytes of the items still owed after `count` of them, separators included."""
-        owed = sum(lengths[count : min(fewest, distinct)])
-        if fewest > distinct:
-            owed += lengths[distinct] * max(0, fewest - max(count, distinct))
-        return owed + shell.separators(count, fewest)
-
-    def behind(count: int) -> Node:
-        """After `count` items: close, or a further one."""
-        if most is None:
-            count = min(count, max(fewest, distinct, 1))  # alike from here on
-        node = known.get(count)
-        if node is None:
-            near = bytes_owed(count) + shell.closing(max(count, fewest)).near
-            node = known[count] = Node(near, lambda node: fill(node, count))
-        return node
-
-    def fill(node: Node, count: int) -> None:
-        if count >= fewest:
-            node.skips.append(shell.closing(count))
-        if most is None or count < most:
-            value = item(count).build(behind(count + 1))
-            if not value.is_dead:
-                node.skips.append(shell.separated(count, value))
-
-    known: dict[int, Node] = {}
-    return literal(b"[", behind(0))
-
-
-class _Shell:
-    """The brackets and commas of a list."""
-
-    def __init__(self, layout: Layout, after: Node) -> None:
-        self._layout = layout
-        self._empty = literal(b"]", after)
-        self._close = literal(layout.last, self._empty)
-
-    def closing(self, count: int) -> Node:
-        """The end of a list of `count` items."""
-        return self._close if count else self._empty
-
-    def separated(self, count: int, item: Node) -> Node:
-        """A further item behind `count` of them."""
-        return literal(self._layout.comma if count else self._layout.first, item)
-
-    def separators(self, count: int, fewest: int) -> int:
-        """Bytes of what stands before the items that are owed after `count` of them."""
-        if count >= fewest:
-            return 0
-        first = 0 if count else len(self._layout.first)
-        return first + len(self._layout.comma) * (fewest - max(count, 1))
-
-
-def array_with(
-    item: Callable[[int, frozenset[int]], Part],
-    *,
-    bounds: Sequence[tuple[int, int | None]],
-    distinct: int,
-    fewest: int,
-    most: int | None,
-    layout: Layout,
-    after: Node,
-) -> Node:
-    """Return a node that takes a list in which items of some kinds are counted.
-
-    Args:
-        item: (index, kinds it must be of) → the item there. It may be of further kinds, but not of
-            one with an upper bound.
-        bounds: Kind → items of it there must be, and may be.
-        distinct: Items at the front that differ from the rest.
-        fewest: Items there must be.
-        most: Items there may be; None for no limit.
-        layout: What separates items.
-        after: What follows.
-    """
-    if after.is_dead:
-        return NOWHERE
-    shell = _Shell(layout, after)
-    steady = max(fewest, distinct, 1)
-    kinds = [
-        frozenset(k for k in range(len(bounds)) if mask >> k & 1)
-        for mask in range(1 << len(bounds))
-    ]
-    nears: dict[_Counts, int] = {}
-    nodes: dict[_Counts, Node] = {}
-
-    def following(state: _Counts, of: frozenset[int]) -> _Counts | None:
-        """The state behind an item of these kinds."""
-        count, found = state
-        if most is not None and count >= most:
-            return None
-        counts: list[int] = []
-        for k, (least, limit) in enumerate(bounds):
-            n = found[k] + (k in of)
-            if limit is not None and n > limit:
-                return None
-            counts.append(min(n, least) if limit is None else n)
-        return (count + 1 if most is not None else min(count + 1, steady)), tuple(counts)
-
-    def may_close(state: _Counts) -> bool:
-        count, found = state
-        return count >= fewest and all(n >= b[0] for n, b in zip(found, bounds, strict=True))
-
-    def near(state: _Counts) -> int:
-        known = nears.get(state)
-        if known is None:
-            count, found = state
-            if may_close(state):
-                known = shell.closing(count).near
-            else:
-                known = INFINITE
-                nears[state] = INFINITE
-                for of in kinds:
-                    target = following(state, of)
-                    if target is None or target == state:
-                        continue
-                    # Nothing is gained by going on without what is owed once there are enough.
-                    if count >= steady and target[1] == found:
-                        continue
-                    length = item(count, of).shortest
-                    if length < INFINITE:
-                        known = min(known, len(shell_text(count)) + length + near(target))
-            nears[state] = min(known, INFINITE)
-        return nears[state]
-
-    def shell_text(count: int) -> bytes:
-        return layout.comma if count else layout.first
-
-    def node_of(state: _Counts) -> Node:
-        node = nodes.get(state)
-        if node is None:
-            node = nodes[state] = Node(near(state), lambda node: fill(node, state))
-        return node
-
-    def fill(node: Node, state: _Counts) -> None:
-        if may_close(state):
-            node.skips.append(shell.closing(state[0]))
-        for of in kinds:
-            target = following(state, of)
-            if target is None or near(target) >= INFINITE:
-                continue
-            value = item(state[0], of).build(node_of(target))
-            if not value.is_dead:
-                node.skips.append(shell.separated(state[0], value))
-
-    start = node_of((0, (0,) * len(bounds)))
-    return NOWHERE if start.is_dead else literal(b"[", start)
-
-
-def array_of_kinds(
-    kinds: Sequence[Callable[[Node], Node]],
-    *,
-    fewest: int,
-    most: int | None,
-    layout: Layout,
-    after: Node,
-) -> Node:
-    """Return a node that takes a list with at most one item of each kind."""
-    if after.is_dead or (most is not None and most < fewest):
-        return NOWHERE
-    picks = Picks([kind(END).near for kind in kinds] if fewest else [0] * len(kinds))
-    shell = _Shell(layout, after)
-    nodes: dict[frozenset[int], Node] = {}
-
-    def behind(used: frozenset[int]) -> Node:
-        node = nodes.get(used)
-        if node is None:
-            count = len(used)
-            owed = picks.cheapest(used, max(0, fewest - count))
-            near = owed + shell.separators(count, fewest) + shell.closing(max(count, fewest)).near
-            node = nodes[used] = Node(near, lambda node: fill(node, used))
-        return node
-
-    def fill(node: Node, used: frozenset[int]) -> None:
-        count = len(used)
-        if count >= fewest:
-            node.skips.append(shell.closing(count))
-        if most is not None and count >= most:
-            return
-        for k, kind in enumerate(kinds):
-            target = NOWHERE if k in used else behind(used | {k})
-            item = NOWHERE if target.is_dead else kind(target)
-            if not item.is_dead:
-                node.skips.append(shell.separated(count, item))
-
-    start = behind(frozenset())
-    return NOWHERE if start.is_dead else literal(b"[", start)
-
-
-def array_of_texts(
-    texts: Sequence[bytes], *, fewest: int, most: int | None, layout: Layout, after: Node
-) -> Node:
-    """Return a node that takes a list of some of these texts, none of them twice."""
-    ordered = sorted(set(texts))
-    picks = Picks([len(text) for text in ordered])
-    shell = _Shell(layout, after)
-    nodes: dict[frozenset[int], Node] = {}
-
-    def near(used: frozenset[int]) -> int:
-        count = len(used)
-        owed = picks.cheapest(used, max(0, fewest - count))
-        return owed + shell.separators(count, fewest) + shell.closing(max(count, fewest)).near
-
-    def behind(used: frozenset[int]) -> Node:
-        node = nodes.get(used)
-        if node is None:
-            node = nodes[used] = Node(near(used), lambda node: fill(node, used))
-        return node
-
-    def fill(node: Node, used: frozenset[int]) -> None:
-        count = len(used)
-        if count >= fewest:
-            node.skips.append(shell.closing(count))
-        if most is not None and count >= most:
-            return
-        left = [k for k in range(len(ordered)) if k not in used]
-        if near(used | {left[0]} if left else used) < INFINITE and left:
-            item = _trie([ordered[k] for k in left], lambda i: behind(used | {left[i]}))
-            node.skips.append(shell.separated(count, item))
-
-    if after.is_dead or (most is not None and most < fewest) or len(ordered) < fewest:
-        return NOWHERE
-    return literal(b"[", behind(frozenset()))
 
 
 # -- objects ------------------------------------------------------------------------------------
@@ -511,10 +249,10 @@ class _Tail:
 def one_of(texts: Iterable[bytes], after: Node) -> Node:
     """Return a node that takes one of these texts, then goes on: a trie, filled as it is walked."""
     ordered = sorted(set(texts))
-    return NOWHERE if after.is_dead else _trie(ordered, lambda _: after)
+    return NOWHERE if after.is_dead else trie(ordered, lambda _: after)
 
 
-def _trie(ordered: Sequence[bytes], after: Callable[[int], Node]) -> Node:
+def trie(ordered: Sequence[bytes], after: Callable[[int], Node]) -> Node:
     """A node that takes one of some texts, sorted, then goes where its index says."""
 
     def branch(low: int, high: int, depth: int) -> Node:

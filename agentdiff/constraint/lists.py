@@ -9,15 +9,10 @@ from itertools import pairwise
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 
+from agentdiff.constraint.arrays import array, array_of_kinds, array_of_texts, array_with
 from agentdiff.constraint.automaton import Node, choice
 from agentdiff.constraint.checking import fits
-from agentdiff.constraint.containers import (
-    Part,
-    array,
-    array_of_kinds,
-    array_of_texts,
-    array_with,
-)
+from agentdiff.constraint.containers import Part
 from agentdiff.constraint.facts import Arrays, Case, Goal, Numbers, Strings, Wording
 from agentdiff.constraint.instances import Json, as_list, distinct
 from agentdiff.constraint.numbers import Bound

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from decimal import Decimal
 from math import lcm
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 
-from agentdiff.constraint.automaton import NOWHERE, Node, choice
+from agentdiff.constraint.automaton import NOWHERE, Node, choice, literal
 from agentdiff.constraint.checking import at_path, format_of, pattern_of
-from agentdiff.constraint.facts import Case, Numbers
+from agentdiff.constraint.facts import Case, Numbers, Strings
 from agentdiff.constraint.instances import is_number
 from agentdiff.constraint.numbers import Bound, integer_bounds, number
-from agentdiff.constraint.strings import string
+from agentdiff.constraint.strings import StringBody, string
 from agentdiff.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -34,7 +35,24 @@ def string_node(
         )
     if not patterns and not excluded:
         return string(facts.lowest, facts.highest, after)
+    if len(patterns) == 1 and not excluded and facts.patterns:
+        first = _FIRST.get(facts.patterns[0].text)
+        if first is not None and facts.patterns[0].holds:
+            return _beginning_with(first, facts, after)
     return string(facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded)
+
+
+_FIRST = {f"^[{c}]": c for c in (*ascii_letters, *digits)}
+"""Patterns that only say what the first character is: so kinds of strings are told apart."""
+
+
+def _beginning_with(first: str, facts: Strings, after: Node) -> Node:
+    """A string with this first character: much cheaper than as a pattern."""
+    highest = None if facts.highest is None else facts.highest - 1
+    if after.is_dead or (highest is not None and highest < max(0, facts.lowest - 1)):
+        return NOWHERE
+    rest = StringBody(max(0, facts.lowest - 1), highest, after).node(0)
+    return literal(b'"' + first.encode(), rest)
 
 
 def number_node(case: Case, after: Node, path: str) -> Node:
