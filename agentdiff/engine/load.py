@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,7 +67,8 @@ def load_family(
     if not path.is_file():
         raise ConfigurationError(f"`{folder}` is not a checkpoint folder: it has no config.json")
     values = json.loads(path.read_text("utf-8"))
-    spec = find_spec(path, values, family)
+    asked = f"{source} {folder}"
+    spec = find_spec(path, values, family, source=asked)
     if not spec.verified:
         warnings.warn(
             f"`{spec.name}` models are mapped from published code, but have not been compared with it number by number",
@@ -96,15 +98,21 @@ def load_family(
         device=chosen,
         dtype=_dtype(dtype),
         adapter=None if adapter is None else find_checkpoint(adapter),
-        traits=TraitOptions(mask_id=mask_id, block_len=block_len, attention=attention, shift=shift),
+        traits=TraitOptions(
+            mask_id=mask_id, block_len=block_len, attention=attention, shift=shift, source=asked
+        ),
         attn_implementation=attn_implementation,
         native={name: value for name, value in native.items() if value is not None},
     )
     return loaded.load(spec, Reading(path, values), options)
 
 
-def find_spec(path: Path, values: Mapping[str, Any], family: str | None = None) -> FamilySpec:
+def find_spec(
+    path: Path, values: Mapping[str, Any], family: str | None = None, *, source: str = ""
+) -> FamilySpec:
     """The row of the table for a config: by the given name, else by architecture, else by model type.
+
+    source: the folder or hub id, which tells kinds apart that write the same config.
 
     Raises:
         ConfigurationError: There is none.
@@ -116,10 +124,13 @@ def find_spec(path: Path, values: Mapping[str, Any], family: str | None = None) 
         names = ", ".join(spec.name for spec in FAMILIES)
         raise ConfigurationError(f"`family` is {family!r}, which is not known; known are {names}")
     architectures: list[str] = values.get("architectures") or []
-    for spec in FAMILIES:
-        if set(spec.architectures) & set(architectures):
-            return spec
     model_type = values.get("model_type")
+    for spec in FAMILIES:
+        is_meant = not spec.source or re.search(spec.source, source.lower())
+        if set(spec.architectures) & set(architectures) and (
+            is_meant or model_type in spec.model_types
+        ):
+            return spec
     for spec in FAMILIES:
         if not architectures and model_type in spec.model_types:
             return spec

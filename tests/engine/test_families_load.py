@@ -18,6 +18,7 @@ from torch import Tensor
 import agentdiff.engine
 from agentdiff.engine.families.base import Family
 from agentdiff.engine.families.table import FAMILIES
+from agentdiff.engine.load import find_spec
 from agentdiff.engine.weights import INDEX, open_checkpoint, write_weights
 from agentdiff.errors import ConfigurationError
 
@@ -197,6 +198,33 @@ def test_mdlm_is_bd3lm_without_blocks(tmp_path: Path) -> None:
     ids = torch.randint(0, 400, (1, 8))
     blocks = load_family(GOLDENS / "bd3lm", device="cpu")
     assert torch.equal(logits_of(family, ids), logits_of(blocks, ids))
+
+
+@pytest.mark.parametrize(
+    ("source", "architecture", "name"),
+    [
+        ("inclusionAI/LLaDA2.1-mini", "LLaDA2MoeModelLM", "llada21"),
+        ("inclusionAI/LLaDA2.2-flash", "LLaDA2MoeModelLM", "llada22"),
+        ("models--inclusionAI--LLaDA2.0-mini/snapshots/2f1", "LLaDA2MoeModelLM", "llada2"),
+        ("GSAI-ML/iLLaDA-8B-Instruct", "LLaDAModelLM", "illada"),
+        ("GSAI-ML/LLaDA-8B-Instruct", "LLaDAModelLM", "llada"),
+        ("inclusionAI/LLaDA-MoE-7B-A1B-Instruct", "LLaDAMoEModelLM", "llada_moe"),
+        ("diffusionfamily/diffullama", "LlamaForCausalLM", "diffullama"),
+    ],
+)
+def test_kinds_that_write_the_same_config_are_told_apart_by_their_name(
+    source: str, architecture: str, name: str
+) -> None:
+    values = {"architectures": [architecture], "model_type": "llada"}
+    assert find_spec(Path("config.json"), values, source=source).name == name
+
+
+def test_a_name_says_whether_an_adapted_model_is_block_causal(tmp_path: Path) -> None:
+    for name, attention in (("bd3lm", "block_causal"), ("mdlm", "bidirectional")):
+        folder = tmp_path / f"Qwen3-0.6B-diffusion-{name}-v0.1"
+        folder.mkdir()
+        traits = load_family(golden(folder, "a2d_qwen3"), device="cpu").traits
+        assert (traits.attention, traits.prompt_blocks) == (attention, "to_end")
 
 
 def test_a_verified_kind_loads_without_a_word() -> None:
@@ -595,7 +623,7 @@ def test_what_is_not_known_says_what_to_do(tmp_path: Path) -> None:
     golden(tmp_path, "llada", architectures=["GPT2LMHeadModel"], model_type="gpt2")
     with pytest.raises(ConfigurationError, match=r"'gpt2' \(GPT2LMHeadModel\).*as `family`"):
         load_family(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"`family` is 'lada'.*known are router, llada"):
+    with pytest.raises(ConfigurationError, match=r"`family` is 'lada'.*known are router, illada"):
         load_family(tmp_path, family="lada")
     with pytest.raises(ConfigurationError, match="no checkpoint folder at"):
         load_family("./nothing-here")

@@ -38,12 +38,17 @@ class FamilySpec:
     architectures: tuple[str, ...] = ()
     """In `config.json`; what no row claims goes by `model_types`."""
     model_types: tuple[str, ...] = ()
+    source: str = ""
+    """A regular expression: the row is only for checkpoints whose folder or hub id has it in it, in small letters.
+    Their config is that of another kind."""
     adapter: str = STOCK
     native: str = ""
     """The transformers class."""
     config: Callable[[Reading], Fields] = decoder
     renames: Renames = ()
     attention: Attention = "bidirectional"
+    block_causal_source: str = ""
+    """A checkpoint whose folder or hub id has this in it is block-causal instead."""
     shift: Shift = "none"
     prompt_blocks: PromptBlocks = "from_start"
     block_len: int = 32
@@ -59,6 +64,8 @@ class FamilySpec:
     """A stored embedding that may have more rows than the config's vocabulary; they count."""
     eos_ids: tuple[int, ...] = ()
     """End a reply as well as those that the checkpoint names, where they lie in its vocabulary."""
+    edits: bool = False
+    """See `FamilyTraits.edits`."""
     policy: UnmaskPolicy = field(default_factory=Quota)
     """How its authors unmask."""
     verified: bool = False
@@ -106,10 +113,22 @@ FAMILIES: tuple[FamilySpec, ...] = (
     FamilySpec(
         name="router",
         published="the model that ships with agentdiff",
+        architectures=("AgentdiffRouter",),
         model_types=("agentdiff_router",),
         adapter="agentdiff.engine.families.router:RouterFamily",
         attention="block_causal",
         verified=True,
+    ),
+    FamilySpec(
+        name="illada",
+        published="GSAI-ML/iLLaDA-8B-Base, -Instruct",
+        architectures=("LLaDAModelLM",),
+        source="illada",
+        native="LlamaForCausalLM",
+        config=llada,
+        renames=_LLADA_KEYS,
+        mask_id=5,
+        ordinary_mask=True,
     ),
     FamilySpec(
         name="llada",
@@ -124,15 +143,6 @@ FAMILIES: tuple[FamilySpec, ...] = (
         verified=True,
     ),
     FamilySpec(
-        name="illada",
-        published='GSAI-ML/iLLaDA-8B-Base, -Instruct (say `family="illada"`: its code is LLaDA\'s)',
-        native="LlamaForCausalLM",
-        config=llada,
-        renames=_LLADA_KEYS,
-        mask_id=5,
-        ordinary_mask=True,
-    ),
-    FamilySpec(
         name="llada_moe",
         published="inclusionAI/LLaDA-MoE-7B-A1B-Base, -Instruct",
         architectures=("LLaDAMoEModelLM",),
@@ -143,11 +153,43 @@ FAMILIES: tuple[FamilySpec, ...] = (
         verified=True,
     ),
     FamilySpec(
-        name="llada2",
-        published="inclusionAI/LLaDA2.0-mini, -flash, LLaDA2.1-mini, -flash, LLaDA2.2-flash, DMax",
+        name="llada21",
+        published="inclusionAI/LLaDA2.1-mini, -flash",
         adapter="agentdiff.engine.families.llada2:Llada2Family",
         architectures=("LLaDA2MoeModelLM",),
-        model_types=("llada2_moe", "llada21_moe"),
+        model_types=("llada21_moe",),
+        source=r"llada-?2\.?1",
+        native="Glm4MoeForCausalLM",
+        config=llada2,
+        renames=_LLADA2_KEYS,
+        attention="block_causal",
+        mask_id=156895,
+        eos_ids=(156892,),
+        edits=True,
+        policy=Threshold(0.95, quota=Quota()),
+        verified=True,
+    ),
+    FamilySpec(
+        name="llada22",
+        published="inclusionAI/LLaDA2.2-flash",
+        adapter="agentdiff.engine.families.llada2:Llada2Family",
+        architectures=("LLaDA2MoeModelLM",),
+        source=r"llada-?2\.?2",
+        native="Glm4MoeForCausalLM",
+        config=llada2,
+        renames=_LLADA2_KEYS,
+        attention="block_causal",
+        mask_id=156895,
+        eos_ids=(156892,),
+        edits=True,
+        policy=Threshold(0.95, quota=Quota()),
+    ),
+    FamilySpec(
+        name="llada2",
+        published="inclusionAI/LLaDA2.0-mini, -flash, -CAP, Zigeng/DMax-*",
+        adapter="agentdiff.engine.families.llada2:Llada2Family",
+        architectures=("LLaDA2MoeModelLM",),
+        model_types=("llada2_moe",),
         native="Glm4MoeForCausalLM",
         config=llada2,
         renames=_LLADA2_KEYS,
@@ -171,7 +213,9 @@ FAMILIES: tuple[FamilySpec, ...] = (
     ),
     FamilySpec(
         name="diffullama",
-        published='diffusionfamily/diffullama (say `family="diffullama"`: its config is a plain Llama\'s)',
+        published="diffusionfamily/diffullama",
+        architectures=("LlamaForCausalLM",),
+        source="diffullama",
         native="LlamaForCausalLM",
         renames=_DIFFULLAMA_KEYS,
         shift="previous",
@@ -180,7 +224,9 @@ FAMILIES: tuple[FamilySpec, ...] = (
     ),
     FamilySpec(
         name="diffugpt",
-        published='diffusionfamily/diffugpt-s, -m (say `family="diffugpt"`: its config is a plain GPT-2\'s)',
+        published="diffusionfamily/diffugpt-s, -m",
+        architectures=("GPT2LMHeadModel", "DiscreteDiffusionModel"),
+        source="diffugpt",
         native="GPT2LMHeadModel",
         config=stock,
         renames=_DIFFUGPT_KEYS,
@@ -191,11 +237,13 @@ FAMILIES: tuple[FamilySpec, ...] = (
     ),
     FamilySpec(
         name="a2d_qwen3",
-        published='dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1, -bd3lm-v0.1 (say `attention="block_causal"`)',
+        published="dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1, -bd3lm-v0.1",
         architectures=("A2DQwen3LMHeadModel",),
         model_types=("a2d-qwen3",),
         native="Qwen3ForCausalLM",
         eos_ids=_QWEN_ENDS,
+        block_causal_source="bd3lm",
+        prompt_blocks="to_end",
         policy=Quota(schedule="linear_rounded"),
         verified=True,
     ),
@@ -206,6 +254,8 @@ FAMILIES: tuple[FamilySpec, ...] = (
         model_types=("a2d-qwen2",),
         native="Qwen2ForCausalLM",
         eos_ids=_QWEN_ENDS,
+        block_causal_source="bd3lm",
+        prompt_blocks="to_end",
         policy=Quota(schedule="linear_rounded"),
     ),
     FamilySpec(
@@ -214,6 +264,8 @@ FAMILIES: tuple[FamilySpec, ...] = (
         architectures=("A2DLlamaLMHeadModel",),
         model_types=("a2d-llama",),
         native="LlamaForCausalLM",
+        block_causal_source="bd3lm",
+        prompt_blocks="to_end",
         policy=Quota(schedule="linear_rounded"),
     ),
     FamilySpec(

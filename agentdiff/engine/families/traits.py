@@ -26,6 +26,8 @@ class TraitOptions:
     attention: Attention | None = None
     """For families that come in both kinds (A2D: mdlm and bd3lm)."""
     shift: Shift | None = None
+    source: str = ""
+    """The folder or hub id that was asked for."""
 
 
 def read_traits(
@@ -50,7 +52,8 @@ def read_traits(
             spec.block_key, f"its experts are chosen per block, so {block_len} cannot be used"
         )
     delete_id, insert_id = read_edits(reading, mask_id=mask_id, vocab_size=vocab_size)
-    attention = options.attention or spec.attention
+    named = spec.block_causal_source and spec.block_causal_source in options.source.lower()
+    attention = options.attention or ("block_causal" if named else spec.attention)
     if "canvas" in (attention, spec.attention) and attention != spec.attention:
         raise ConfigurationError(f"a `{spec.name}` model cannot run with `attention={attention!r}`")
     return FamilyTraits(
@@ -67,6 +70,7 @@ def read_traits(
         prompt_blocks=spec.prompt_blocks,
         delete_id=delete_id,
         insert_id=insert_id,
+        edits=spec.edits,
         policy=spec.policy,
     )
 
