@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from agentdiff.agent import (
         Agent,
         Journal,
+        Plan,
+        PlanStep,
         Price,
+        Ref,
         RunContext,
         RunResult,
         RunState,
@@ -48,7 +51,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_version": "__version__",
-    "agent": "Agent Journal Price RunContext RunResult RunState StepSettings Tool UsageLimits "
+    "agent": "Agent Journal Plan PlanStep Price Ref RunContext RunResult RunState StepSettings Tool "
+    "UsageLimits "
     "load_tools mcp_tools tool",
     "backends": "connect",
     "backends.scripted": "FunctionBackend Scripted TestBackend",
@@ -61,11 +65,11 @@ _HOMES = {
 
 __all__ = [
     "Agent", "AgentDiffError", "ApprovalRequired", "Backend", "Budget", "FunctionBackend",
-    "Journal", "LengthPredictor", "Message", "ModelRetry", "OutOfScope", "Price", "Request",
-    "Result", "RunContext", "RunPaused", "RunResult", "RunState", "Sampling", "Scripted",
-    "StepSettings", "TestBackend", "Tool", "ToolCall", "ToolFailed", "ToolSpec", "Usage",
-    "UsageLimits", "__version__", "assistant", "connect", "generate", "load_tools",
-    "mcp_tools", "only_doubles", "system", "tool", "trace_to_file", "user",
+    "Journal", "LengthPredictor", "Message", "ModelRetry", "OutOfScope", "Plan", "PlanStep",
+    "Price", "Ref", "Request", "Result", "RunContext", "RunPaused", "RunResult", "RunState",
+    "Sampling", "Scripted", "StepSettings", "TestBackend", "Tool", "ToolCall", "ToolFailed",
+    "ToolSpec", "Usage", "UsageLimits", "__version__", "assistant", "connect", "generate",
+    "load_tools", "mcp_tools", "only_doubles", "system", "tool", "trace_to_file", "user",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # so that a type checker knows these names and no others

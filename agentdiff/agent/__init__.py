@@ -3,6 +3,7 @@
 from agentdiff.agent.agent import Agent
 from agentdiff.agent.budgets import BudgetChoice, StepSettings
 from agentdiff.agent.context import RunContext
+from agentdiff.agent.dataflow import PlanRun
 from agentdiff.agent.events import (
     Approval,
     CallRecord,
@@ -22,6 +23,7 @@ from agentdiff.agent.journal import Journal, JournaledRun
 from agentdiff.agent.limits import Price, UsageLimits
 from agentdiff.agent.loading import load_tools
 from agentdiff.agent.mcp import mcp_tools
+from agentdiff.agent.plan import Plan, PlanStep, Ref
 from agentdiff.agent.state import RunState
 from agentdiff.agent.tools import Tool, tool
 
@@ -34,7 +36,11 @@ __all__ = [
     "Drafting",
     "Journal",
     "JournaledRun",
+    "Plan",
+    "PlanRun",
+    "PlanStep",
     "Price",
+    "Ref",
     "RunContext",
     "RunEvent",
     "RunFinished",

@@ -24,6 +24,7 @@ from agentdiff.agent.budgets import BudgetChoice, StepSettings, check
 from agentdiff.agent.config import (
     Approve,
     Instructions,
+    Mode,
     ModelHook,
     OnToolError,
     RunConfig,
@@ -38,7 +39,8 @@ from agentdiff.agent.journal import JournaledRun
 from agentdiff.agent.limits import Pricing, Spending, UsageLimits, spending_around
 from agentdiff.agent.output import Output, OutputT
 from agentdiff.agent.parameters import takes_context
-from agentdiff.agent.run import run
+from agentdiff.agent.plan import Plan
+from agentdiff.agent.run import only_plan, run
 from agentdiff.agent.state import RunState
 from agentdiff.agent.tools import AnyTool, NeedsApproval, Tool, as_tool, by_name, tool
 from agentdiff.errors import ConfigurationError, RunPaused, ToolFailed
@@ -287,6 +289,8 @@ class Agent(Generic[OutputT, DepsT]):
         history: Sequence[Message] = (),
         limits: UsageLimits | None = None,
         budget: BudgetChoice | None = None,
+        mode: Mode = "react",
+        plan: Plan | None = None,
         journal: JournaledRun | None = None,
     ) -> RunResult[OutputT]:
         """Answer a prompt.
@@ -299,6 +303,10 @@ class Agent(Generic[OutputT, DepsT]):
                 result, as a cancelled run leaves them, are closed.
             limits: In place of the agent's.
             budget: Before all other budgets.
+            mode: `react`: a call, its result, the next call. `plan`: all calls are planned first, and
+                those that need nothing of each other run at once. `auto`: plans where two or more
+                tools look needed.
+            plan: A plan to run, in place of one that the model makes.
             journal: Where the run is written down while it goes on. A run that is there already
                 goes on where it was, and one that had ended gives its result again.
 
@@ -311,7 +319,7 @@ class Agent(Generic[OutputT, DepsT]):
             StoreError: The journal cannot be used.
         """
         config = self._config
-        task = await self._task(prompt, deps, history, limits, budget, journal)
+        task = await self._task(prompt, deps, history, limits, budget, mode, plan, journal)
         return await run(config, task, emit=None)
 
     def run_sync(
@@ -322,6 +330,8 @@ class Agent(Generic[OutputT, DepsT]):
         history: Sequence[Message] = (),
         limits: UsageLimits | None = None,
         budget: BudgetChoice | None = None,
+        mode: Mode = "react",
+        plan: Plan | None = None,
         journal: JournaledRun | None = None,
     ) -> RunResult[OutputT]:
         """`run` for code that is not async; the same errors.
@@ -336,7 +346,14 @@ class Agent(Generic[OutputT, DepsT]):
 
         async def main() -> RunResult[OutputT]:
             return await self.run(
-                prompt, deps=deps, history=history, limits=limits, budget=budget, journal=journal
+                prompt,
+                deps=deps,
+                history=history,
+                limits=limits,
+                budget=budget,
+                mode=mode,
+                plan=plan,
+                journal=journal,
             )
 
         return anyio.run(main)
@@ -350,6 +367,8 @@ class Agent(Generic[OutputT, DepsT]):
         history: Sequence[Message] = (),
         limits: UsageLimits | None = None,
         budget: BudgetChoice | None = None,
+        mode: Mode = "react",
+        plan: Plan | None = None,
         journal: JournaledRun | None = None,
     ) -> AsyncGenerator[AsyncIterator[RunEvent]]:
         """`run` as it goes on: opens an iterator of events, the last of which is `RunFinished`.
@@ -358,9 +377,23 @@ class Agent(Generic[OutputT, DepsT]):
         raised by the iterator.
         """
         config = self._config
-        task = await self._task(prompt, deps, history, limits, budget, journal)
+        task = await self._task(prompt, deps, history, limits, budget, mode, plan, journal)
         async with followed(lambda emit: run(config, task, emit=emit)) as events:
             yield events
+
+    async def plan(
+        self, prompt: str, *, deps: DepsT = _NO_DEPS, history: Sequence[Message] = ()
+    ) -> Plan:
+        """Have a plan made and held against the tools; nothing of it runs.
+
+        `run(prompt, plan=…)` runs it, as it is or changed.
+
+        Raises:
+            PlanInvalid: The model wrote none that can run.
+            AgentDiffError: As `run`.
+        """
+        task = await self._task(prompt, deps, history, None, None, "plan", None, None)
+        return await only_plan(self._config, task)
 
     async def resume(
         self,
@@ -402,6 +435,8 @@ class Agent(Generic[OutputT, DepsT]):
             deps=deps,
             limits=limits,
             budget=budget,
+            mode=state.mode,
+            plan=state.plan,
             journal=journal,
             approvals=approvals,
         )
@@ -464,6 +499,8 @@ class Agent(Generic[OutputT, DepsT]):
         history: Sequence[Message],
         limits: UsageLimits | None,
         budget: BudgetChoice | None,
+        mode: Mode,
+        plan: Plan | None,
         journal: JournaledRun | None,
     ) -> Task:
         if not prompt.strip():
@@ -479,6 +516,8 @@ class Agent(Generic[OutputT, DepsT]):
             deps=deps,
             limits=limits,
             budget=budget,
+            mode=mode,
+            plan=plan,
             journal=journal,
         )
 

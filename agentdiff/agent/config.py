@@ -11,6 +11,7 @@ from agentdiff.agent.context import RunContext
 from agentdiff.agent.events import Approval, RunEvent
 from agentdiff.agent.limits import Pricing, UsageLimits
 from agentdiff.agent.output import Output, OutputT
+from agentdiff.agent.plan import Plan
 from agentdiff.agent.tools import AnyTool
 from agentdiff.generation import Backend, Request, Result, Sampling, StepKind
 from agentdiff.length import LengthPredictor
@@ -19,6 +20,12 @@ from agentdiff.messages import Message, ToolCall, ToolSpec
 if TYPE_CHECKING:
     from agentdiff.agent.journal import JournaledRun
 
+Mode: TypeAlias = Literal["auto", "react", "plan"]
+"""How a run goes about its task.
+
+`react`: a call, its result, the next call. `plan`: all calls planned first, those that need nothing of
+each other at once. `auto`: plans where two or more tools look needed.
+"""
 Emit: TypeAlias = Callable[[RunEvent], Awaitable[None]]
 
 ModelHook: TypeAlias = Callable[
@@ -98,5 +105,8 @@ class Task:
     """None takes the agent's."""
     budget: BudgetChoice | None = None
     journal: JournaledRun | None = None
+    mode: Mode = "react"
+    plan: Plan | None = None
+    """A plan to run; None has one made where the mode wants it."""
     approvals: Mapping[str, Approval] | None = None
     """What a person has said, by the id of the call."""

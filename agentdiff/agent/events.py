@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from agentdiff.agent.dataflow import PlanRun
+from agentdiff.agent.plan import Plan
 from agentdiff.generation import Budget, Enforcement, FinishReason, Stats, StepKind
 from agentdiff.messages import Json, Message, ToolCall, Usage
 
@@ -84,6 +86,10 @@ class RunResult(Generic[OutputT_co]):
     """The model that answered, by its own name."""
     cost: float | None = None
     """By the agent's `price`; a lower bound where a backend did not count, None where none did."""
+    plan: Plan | None = None
+    """The last plan that ran; None where none did."""
+    plan_runs: tuple[PlanRun, ...] = ()
+    """How each plan ran: `critical_path_ms`, `sum_ms`, `parallel_gain`, and what became of each step."""
     trace_id: str | None
     """32 hex digits; None when nothing is traced."""
 

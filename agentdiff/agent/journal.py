@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -204,13 +205,15 @@ def _read(connection: sqlite3.Connection, id: str) -> RunState | None:
         agent=start.agent,
         prompt=start.prompt,
         before=start.before,
+        mode=start.mode,
+        plan=start.plan,
         generations=tuple(adapter(Generation).validate_json(value) for (value,) in generations),
         calls={place: adapter(CallRecord).validate_json(value) for place, value in calls},
     )
 
 
 def _write(connection: sqlite3.Connection, id: str, owner: str, state: RunState) -> None:
-    start = RunState(agent=state.agent, prompt=state.prompt, before=state.before)
+    start = replace(state, generations=(), calls={}, pending=())
     connection.execute("INSERT INTO runs VALUES (?, ?, ?, 0)", (id, owner, start.to_json()))
     connection.executemany(
         "INSERT INTO generations VALUES (?, ?, ?)",

@@ -12,6 +12,7 @@ there instead of being made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NoReturn
 
@@ -20,10 +21,13 @@ import anyio
 from agentdiff.agent.calls import Caller, answers, with_unique_ids
 from agentdiff.agent.config import Emit, RunConfig, Task
 from agentdiff.agent.context import RunContext
+from agentdiff.agent.dataflow import PlanRun
 from agentdiff.agent.events import CallRecord, RunFinished, RunResult, StepFinished, StepRecord
 from agentdiff.agent.generating import Ask, Generation, make_generation
 from agentdiff.agent.limits import Spending, spending_around
 from agentdiff.agent.output import OutputT
+from agentdiff.agent.plan import Plan
+from agentdiff.agent.planned import carry_out, looks_like_several, make_plan
 from agentdiff.agent.state import RunState, place_of
 from agentdiff.errors import (
     AgentDiffError,
@@ -36,7 +40,7 @@ from agentdiff.errors import (
     TimedOut,
 )
 from agentdiff.generation import Enforcement, StepKind
-from agentdiff.messages import Message, ToolCall, assistant, user
+from agentdiff.messages import Json, Message, ToolCall, ToolSpec, assistant, user
 from agentdiff.telemetry import RunSpan, invoke_agent
 
 
@@ -60,11 +64,17 @@ async def run(
     Each of them carries the conversation, the usage and the steps so far.
     """
     if past is None:
-        past = RunState(agent=config.agent, prompt=task.prompt, before=task.before)
+        past = RunState(
+            agent=config.agent,
+            prompt=task.prompt,
+            before=task.before,
+            mode=task.mode,
+            plan=task.plan,
+        )
     if task.journal is not None:
         past = await task.journal.begin(past)
     with invoke_agent(agent=config.agent, model=config.backend.name) as span:
-        this = _Run(config, task, past, emit, span)
+        this = Run(config, task, past, emit, span)
         try:
             output = await this.in_time()
         except AgentDiffError as error:
@@ -82,6 +92,8 @@ async def run(
             steps=tuple(this.steps),
             model=this.steps[-1].model,
             cost=this.spending.cost,
+            plan=this.plans[-1][0] if this.plans else None,
+            plan_runs=tuple(planned for _, planned in this.plans),
             trace_id=span.trace_id,
         )
     if task.journal is not None:
@@ -91,7 +103,18 @@ async def run(
     return result
 
 
-class _Run(Generic[OutputT]):
+async def only_plan(config: RunConfig[Any], task: Task) -> Plan:
+    """Have a plan made for the task, and run nothing of it."""
+    past = RunState(agent=config.agent, prompt=task.prompt, before=task.before)
+    with invoke_agent(agent=config.agent, model=config.backend.name) as span:
+        this = Run(config, task, past, None, span)
+        try:
+            return (await make_plan(this, {})).plan
+        finally:
+            this.report()
+
+
+class Run(Generic[OutputT]):
     """One run: what was said, done and spent."""
 
     def __init__(
@@ -104,17 +127,20 @@ class _Run(Generic[OutputT]):
     ) -> None:
         self.messages: list[Message] = [*past.before, user(past.prompt)]
         self.steps: list[StepRecord] = []
+        self.plans: list[tuple[Plan, PlanRun]] = []
+        """That have run."""
         self.spending = Spending(
             task.limits or config.limits, price=config.price, outer=spending_around()
         )
-        self._config = config
+        self.config = config
         self._task = task
         self._past = past
         self._emit = emit
         self._span = span
         self._generations: list[Generation] = []
+        self._turns = 0
         self._calls: dict[str, CallRecord] = {}
-        self._call_ids = {call.id for message in self.messages for call in message.tool_calls}
+        self.call_ids = {call.id for message in self.messages for call in message.tool_calls}
         self._caller = Caller(
             config,
             spending=self.spending,
@@ -127,11 +153,11 @@ class _Run(Generic[OutputT]):
         """The loop, cancelled when the run's time is over."""
         wall_s = self.spending.limits.wall_s
         if wall_s is None:
-            return await self._loop()
+            return await self._go()
         self.spending.start_clock()
         with anyio.move_on_after(wall_s):
             try:
-                return await self._loop()
+                return await self._go()
             except TimedOut as error:  # a backend that knows the deadline may notice it first
                 if not self.spending.is_late:
                     raise
@@ -160,19 +186,29 @@ class _Run(Generic[OutputT]):
 
     # -- the loop ----
 
-    async def _loop(self) -> OutputT:
-        output = self._config.output
-        repairs_left = self._config.max_output_repairs
+    async def _go(self) -> OutputT:
+        begun = self._past
+        if begun.plan is None:
+            if begun.mode == "react":
+                return await self._loop()
+            if begun.mode == "auto" and not looks_like_several(begun.prompt, self.config.specs):
+                return await self._loop()
+        await carry_out(self, begun.plan)
+        return await self._loop(has_acted=True)
+
+    async def _loop(self, *, has_acted: bool = False) -> OutputT:
+        output = self.config.output
+        repairs_left = self.config.max_output_repairs
         # Once the model stops calling tools, a typed output is asked for with its schema.
-        must_answer = not self._config.tools
+        must_answer = has_acted or not self.config.tools
         kind: StepKind = "answer" if must_answer else "route"
         while True:
             generation = await self._generate(kind, must_answer=must_answer)
             if generation.was_cut:
-                await self._finish(generation)
-                _too_long(generation)
+                await self.finish(generation)
+                self.too_long(generation)
             if generation.result.reason == "refused":
-                await self._finish(generation)
+                await self.finish(generation)
                 self._refused()
             if generation.result.tool_calls:
                 await self._turn(generation)
@@ -183,7 +219,7 @@ class _Run(Generic[OutputT]):
                 value = await self._validated(output.parse(text))
             except (OutputInvalid, ModelRetry) as fault:
                 invalid = fault if isinstance(fault, OutputInvalid) else OutputInvalid(str(fault))
-                await self._finish(generation)
+                await self.finish(generation)
                 if isinstance(fault, OutputInvalid) and not must_answer and output.schema:
                     must_answer, kind = True, "answer"
                     continue
@@ -194,10 +230,26 @@ class _Run(Generic[OutputT]):
                 self._show_faults(text, invalid)
                 continue
             self.messages.append(assistant(text))
-            await self._finish(generation, is_output=True)
+            await self.finish(generation, is_output=True)
             return value
 
     async def _generate(self, kind: StepKind, *, must_answer: bool) -> Generation:
+        return await self.make(
+            kind,
+            messages=self.messages,
+            tools=() if must_answer else self.config.specs,
+            schema=self.config.output.schema if must_answer else None,
+        )
+
+    async def make(
+        self,
+        kind: StepKind,
+        *,
+        messages: Sequence[Message],
+        tools: tuple[ToolSpec, ...] = (),
+        schema: Mapping[str, Json] | None = None,
+    ) -> Generation:
+        """The next generation of the run: the one that an earlier life made, or a new one."""
         number = len(self._generations)
         if number < len(self._past.generations):
             generation = self._past.generations[number]
@@ -205,16 +257,15 @@ class _Run(Generic[OutputT]):
                 self.spending.count_request()
             self.spending.add(generation.usage, model=generation.result.model)
         else:
-            ask = Ask(
-                number=len(self.steps) + 1,
-                kind=kind,
-                messages=tuple(self.messages),
-                tools=() if must_answer else self._config.specs,
-                schema=self._config.output.schema if must_answer else None,
-            )
             generation = await make_generation(
-                self._config,
-                ask,
+                self.config,
+                Ask(
+                    number=len(self.steps) + 1,
+                    kind=kind,
+                    messages=tuple(messages),
+                    tools=tools,
+                    schema=schema,
+                ),
                 spending=self.spending,
                 emit=self._emit,
                 budget=self._task.budget,
@@ -230,30 +281,44 @@ class _Run(Generic[OutputT]):
 
         Calls and results join the conversation together: it never ends between them.
         """
-        calls = with_unique_ids(generation.result.tool_calls, self._call_ids)
+        calls = with_unique_ids(generation.result.tool_calls, self.call_ids)
         try:
             self.spending.count_calls(calls)
         except LimitExceeded:
-            await self._finish(generation)
+            await self.finish(generation)
             raise
-        number = len(self._generations) - 1
-
-        async def keep(place: int, record: CallRecord) -> None:
-            self._calls[place_of(number, place)] = record
-            if self._task.journal is not None:
-                await self._task.journal.keep_call(place_of(number, place), record)
-
+        number = self.begin_turn()
         turn = await self._caller.turn(
-            calls, known=lambda place: self._known(place_of(number, place)), keep=keep
+            calls,
+            known=lambda place: self._known(place_of(number, place)),
+            keep=lambda place, record: self._keep(place_of(number, place), record),
         )
         if turn.pending:
-            self._pause(turn.pending)
+            self.pause(turn.pending)
         records = tuple(turn.records[place] for place in range(len(calls)))
         told = answers(calls, records)
         self.spending.note_turn(calls, told)
         self.messages += [assistant(generation.result.text, tool_calls=calls), *told]
-        await self._finish(generation, calls=records)
+        await self.finish(generation, calls=records)
         self._caller.note(records)
+
+    def begin_turn(self) -> int:
+        """The number under which the calls of the next turn, or of a plan, are remembered."""
+        self._turns += 1
+        return self._turns - 1
+
+    async def call_once(self, call: ToolCall, *, key: str) -> CallRecord | None:
+        """One call of a plan: what an earlier life made of it, or a new one; None while it waits."""
+        record = self._known(key)
+        if record is not None:
+            return record
+        self.spending.count_calls([call])
+        return await self._caller.call(call, keep=lambda record: self._keep(key, record))
+
+    async def _keep(self, key: str, record: CallRecord) -> None:
+        self._calls[key] = record
+        if self._task.journal is not None:
+            await self._task.journal.keep_call(key, record)
 
     def _known(self, place: str) -> CallRecord | None:
         record = self._past.calls.get(place)
@@ -262,7 +327,8 @@ class _Run(Generic[OutputT]):
             self.spending.add(record.usage, model="")
         return record
 
-    def _pause(self, pending: tuple[ToolCall, ...]) -> NoReturn:
+    def pause(self, pending: tuple[ToolCall, ...]) -> NoReturn:
+        """End this life of the run until a person has spoken."""
         names = ", ".join(f"`{call.name}` ({call.id})" for call in pending)
         raise RunPaused(
             f"{len(pending)} tool call(s) wait for approval: {names};"
@@ -281,7 +347,7 @@ class _Run(Generic[OutputT]):
     def _context(self) -> RunContext[Any]:
         return RunContext(
             deps=self._task.deps,
-            agent=self._config.agent,
+            agent=self.config.agent,
             step=len(self.steps) + 1,
             messages=tuple(self.messages),
             usage=self.spending.usage,
@@ -289,11 +355,11 @@ class _Run(Generic[OutputT]):
         )
 
     async def _validated(self, value: OutputT) -> OutputT:
-        for validator in self._config.validators:
+        for validator in self.config.validators:
             value = await validator(self._context(), value)
         return value
 
-    async def _finish(
+    async def finish(
         self,
         generation: Generation,
         *,
@@ -324,36 +390,36 @@ class _Run(Generic[OutputT]):
     def _enforcement(self, generation: Generation) -> Enforcement:
         """What held for the output: our own validation at least."""
         claimed = generation.result.enforcement
-        if self._config.output.schema is None or claimed != "none":
+        if self.config.output.schema is None or claimed != "none":
             return claimed
         return "repaired" if generation.kind == "repair" else "validated"
 
     def _show_faults(self, text: str, invalid: OutputInvalid) -> None:
         if text.strip():
             self.messages.append(assistant(text))
-        how = "" if self._config.output.schema is None else " with JSON only"
+        how = "" if self.config.output.schema is None else " with JSON only"
         self.messages.append(user(f"{invalid}. Reply again{how}."))
 
     def _refused(self) -> NoReturn:
-        what = "found no tool for" if self._config.tools else "declined"
+        what = "found no tool for" if self.config.tools else "declined"
         raise OutOfScope(
             f"the model {what} this request; a larger diffusion model (`--backend local:…`) could answer "
             "in words, and an API backend (`mercury:…`, `openai:…`) could use what it knows"
         )
 
-
-def _too_long(generation: Generation) -> NoReturn:
-    budget, used = generation.budget, generation.result.usage.output_tokens
-    numbers = (
-        "none was sent"
-        if budget is None
-        else (f"target {budget.target}, ceiling {budget.ceiling}, from {budget.source}")
-    )
-    raise BudgetExceeded(
-        f"the {generation.kind} step did not fit its budget ({numbers};"
-        f" used {'unknown' if used is None else used}):"
-        " ask for less in one step, or give the predictor a higher `ceiling`",
-        predicted=None if generation.predicted.is_off else generation.predicted.target,
-        allocated=None if budget is None else budget.ceiling,
-        used=used,
-    )
+    def too_long(self, generation: Generation) -> NoReturn:
+        """End the run with the numbers of a generation that did not fit."""
+        budget, used = generation.budget, generation.result.usage.output_tokens
+        numbers = (
+            "none was sent"
+            if budget is None
+            else (f"target {budget.target}, ceiling {budget.ceiling}, from {budget.source}")
+        )
+        raise BudgetExceeded(
+            f"the {generation.kind} step did not fit its budget ({numbers};"
+            f" used {'unknown' if used is None else used}):"
+            " ask for less in one step, or give the predictor a higher `ceiling`",
+            predicted=None if generation.predicted.is_off else generation.predicted.target,
+            allocated=None if budget is None else budget.ceiling,
+            used=used,
+        )

@@ -13,8 +13,10 @@ from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentdiff.agent.config import Mode
 from agentdiff.agent.events import CallRecord
 from agentdiff.agent.generating import Generation
+from agentdiff.agent.plan import Plan
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Message, ToolCall
 
@@ -31,6 +33,9 @@ class RunState:
     prompt: str
     before: tuple[Message, ...]
     """The conversation before the prompt, instructions included."""
+    mode: Mode = "react"
+    plan: Plan | None = None
+    """That was given."""
     generations: tuple[Generation, ...] = ()
     """Those that are done, in order."""
     calls: Mapping[str, CallRecord] = field(default_factory=dict[str, CallRecord])

@@ -7,12 +7,21 @@ own for the time of a `with` block.
 
 from agentdiff.telemetry.chat import traced
 from agentdiff.telemetry.otlp_file import TraceFile, trace_to_file
-from agentdiff.telemetry.spans import RunSpan, ToolSpan, execute_tool, invoke_agent
+from agentdiff.telemetry.spans import (
+    PlanSpan,
+    RunSpan,
+    ToolSpan,
+    carry_out_plan,
+    execute_tool,
+    invoke_agent,
+)
 
 __all__ = [
+    "PlanSpan",
     "RunSpan",
     "ToolSpan",
     "TraceFile",
+    "carry_out_plan",
     "execute_tool",
     "invoke_agent",
     "trace_to_file",

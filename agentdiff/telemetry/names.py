@@ -109,7 +109,26 @@ TOOL_ATTEMPT = _same("agentdiff.tool.attempt")
 """From 2, where the model was told to make the call again."""
 NUMBER = _same("agentdiff.number")
 """Of a step."""
+PLAN_STEPS = _same("agentdiff.plan.steps")
+FAILED_STEPS = _same("agentdiff.plan.failed")
+CRITICAL_PATH_MS = _same("agentdiff.plan.critical_path_ms")
+SUM_MS = _same("agentdiff.plan.sum_ms")
+PARALLEL_GAIN = _same("agentdiff.plan.parallel_gain")
+"""What the calls would take one after the other, divided by what they took."""
 TOKEN_TYPE = _same("gen_ai.token.type")
+
+# agentdiff: who was asked
+ROUTER = _same("agentdiff.router")
+ROUTE_CANDIDATES = _same("agentdiff.route.candidates")
+ROUTE_REASON = _same("agentdiff.route.reason")
+ROUTE_REJECTED = _same("agentdiff.route.rejected")
+"""`name: objection` of each backend that was not chosen."""
+ROUTE_ATTEMPT = _same("agentdiff.route.attempt")
+HEDGE = _same("agentdiff.hedge.backend")
+"""The second backend, where two were asked at once."""
+HEDGE_WINNER = _same("agentdiff.hedge.winner")
+FAULTS = _same("agentdiff.faults")
+"""How many; their texts quote the output, so they are not written."""
 
 PROVIDERS: Mapping[str, str] = {
     "embedded": "agentdiff.embedded",

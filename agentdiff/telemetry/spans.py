@@ -201,6 +201,41 @@ def execute_tool(
             yield made
 
 
+class PlanSpan:
+    """The span of a plan that runs."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def finish(
+        self, *, critical_path_ms: float, sum_ms: float, parallel_gain: float, failed: int
+    ) -> None:
+        """Record how it ran."""
+        self._span.set_attributes(
+            names.spelled(
+                {
+                    names.CRITICAL_PATH_MS: round(critical_path_ms, 3),
+                    names.SUM_MS: round(sum_ms, 3),
+                    names.PARALLEL_GAIN: round(parallel_gain, 3),
+                    names.FAILED_STEPS: failed or None,
+                }
+            )
+        )
+
+
+@contextmanager
+def carry_out_plan(*, steps: int) -> Generator[PlanSpan]:
+    """A span `plan` around the calls of a plan.
+
+    Raises:
+        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
+    """
+    with _span("plan", {names.PLAN_STEPS: steps}) as span:
+        yield PlanSpan(span)
+
+
 def fail(span: Span, error: BaseException | str) -> None:
     """Give the span the status ERROR and the class of `error` (or the name given)."""
     span.set_status(StatusCode.ERROR)
