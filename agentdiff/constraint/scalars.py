@@ -29,17 +29,18 @@ def string_node(
     patterns = [pattern_of(wording) for wording in facts.patterns]
     patterns += [pattern for w in facts.formats if (pattern := format_of(w)) is not None]
     sources = grounding.sources
-    if sources:
-        return compiler.sources.span(
-            sources, facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded
-        )
-    if not patterns and not excluded:
-        return string(facts.lowest, facts.highest, after)
-    if len(patterns) == 1 and not excluded and facts.patterns:
+    if len(patterns) == 1 and facts.patterns and not excluded and not sources:
         first = _FIRST.get(facts.patterns[0].text)
         if first is not None and facts.patterns[0].holds:
             return _beginning_with(first, facts, after)
-    return string(facts.lowest, facts.highest, after, patterns=patterns, excluded=excluded)
+    lowest, highest = facts.lowest, facts.highest
+    try:
+        if sources:
+            span = compiler.sources.span
+            return span(sources, lowest, highest, after, patterns=patterns, excluded=excluded)
+        return string(lowest, highest, after, patterns=patterns, excluded=excluded)
+    except SchemaError as error:
+        raise at_path(error, path) from None
 
 
 _FIRST = {f"^[{c}]": c for c in (*ascii_letters, *digits)}

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema.validators import validator_for
 
 from agentdiff.constraint.automaton import DEAD, END, Automaton, way_out
 from agentdiff.constraint.schema import compile_to_nodes
@@ -148,7 +149,7 @@ def test_each_keyword(schema: Any, good: list[str], bad: list[str]) -> None:
     assert [text for text in good if not language.takes(text)] == []
     assert [text for text in bad if language.takes(text)] == []
     good = [*good, language.shortest()]
-    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    validator = validator_for(schema, jsonschema.Draft202012Validator)
     for text in good:
         validator(schema).validate(json.loads(text))
 
@@ -198,6 +199,20 @@ def test_the_indented_style_has_one_spelling() -> None:
     assert anything.takes(json.dumps([[], {"a": [1, {"b": None}]}], indent=2))
     tree = {"type": "object", "properties": {"child": {"$ref": "#"}}}
     assert Language(tree, style="indented").takes(json.dumps({"child": {"child": {}}}, indent=2))
+
+
+def test_a_grounded_string_meets_its_schema_too() -> None:
+    texts = {"/id": ["orders A-1 and B-22"], "/any": ["yes"]}
+    id_schema = {"type": "string", "pattern": "^[A-Z]-", "not": {"const": "A-1"}}
+    language = Language(
+        {"type": "object", "properties": {"id": id_schema, "any": {}}}, grounding=texts
+    )
+    assert language.takes('{"id": "B-22", "any": "yes"}')
+    assert language.takes('{"any": 1}')
+    assert not language.takes('{"any": "no"}')
+    assert not language.takes('{"id": "A-1"}')
+    assert not language.takes('{"id": "orders"}')
+    assert not language.takes('{"id": "C-3"}')
 
 
 # -- no invalid value is ever taken, whatever is combined ------------------------------------------
