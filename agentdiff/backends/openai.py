@@ -124,7 +124,7 @@ class OpenAIBackend:
         self._model = model
         self._profile = known or GENERIC
         self._is_identified = known is not None
-        self._is_guess = given is None
+        self._is_guess = known is None
         self._is_streaming = streaming
         self._can_pin = True
         self._token_ids: dict[str, tuple[int, ...]] = {}

@@ -10,10 +10,12 @@ import pytest
 
 from agentdiff.backends import connect
 from agentdiff.backends.decisions import decide
+from agentdiff.backends.http import HttpClient
+from agentdiff.backends.mercury import mercury
 from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.backends.profiles import PROFILES
 from agentdiff.errors import OutputInvalid, Rejected
-from agentdiff.generation import Backend, Budget, Question, Request, Sampling, generate
+from agentdiff.generation import Backend, Budget, Commit, Question, Request, Sampling, generate
 from agentdiff.messages import assistant, tool_result, user
 from tests.backends.conformance import CHECKS, CITY, NOTE, STRUCTURED, TEXTS, Subject
 from tests.backends.server import Listening, dialect, serving
@@ -37,8 +39,7 @@ async def speaking(name: str, **options: bool) -> AsyncGenerator[tuple[Listening
             await backend.aclose()
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_profile_keeps_the_contract_on_its_engines_wire(name: str) -> None:
+async def keeps_the_contract(name: str, client: HttpClient | None = None) -> None:
     checks: list[Callable[[Subject], Awaitable[None]]] = [
         check for check in CHECKS if check.__name__ != "a_failure_names_the_backend"
     ]
@@ -46,7 +47,7 @@ async def test_a_profile_keeps_the_contract_on_its_engines_wire(name: str) -> No
         key = KEY if DIALECTS[name].key_header else None
 
         def opened() -> Backend:
-            return OpenAIBackend(server.url, "tiny", profile=name, api_key=key)
+            return OpenAIBackend(server.url, "tiny", profile=name, api_key=key, client=client)
 
         def held(backend: Backend) -> int:
             assert isinstance(backend, OpenAIBackend)
@@ -54,6 +55,28 @@ async def test_a_profile_keeps_the_contract_on_its_engines_wire(name: str) -> No
 
         for check in checks:
             await check(Subject(name=name, open=opened, held=held))
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_profile_keeps_the_contract_on_its_engines_wire(name: str) -> None:
+    await keeps_the_contract(name)
+
+
+@pytest.mark.parametrize("name", ["generic", "mercury", "vllm-diffusiongemma"])
+async def test_the_contract_holds_on_httpx2(name: str) -> None:
+    async with pytest.importorskip("httpx2").AsyncClient(trust_env=False, verify=False) as client:
+        await keeps_the_contract(name, client)
+
+
+async def test_drafts_replace_on_mercurys_wire() -> None:
+    async with serving(dialect("mercury")) as server:
+        backend = mercury(base_url=server.url, model="tiny", api_key=KEY, drafts=True)
+        async with backend.stream(STRUCTURED) as events:
+            came = [event async for event in events]
+        assert [type(event).__name__ for event in came] == ["Draft"] * 3 + ["Commit", "Finish"]
+        assert isinstance(came[-2], Commit)
+        assert came[-2].text == VALID
+        await backend.aclose()
 
 
 EVERYTHING = Request(

@@ -7,15 +7,19 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
+import anyio
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.backends.profiles import PROFILES, EngineProfile
 from agentdiff.errors import AgentDiffError, BackendError, OutputInvalid, Rejected
 from agentdiff.generation import Commit, Request, Result, generate
-from tests.backends.fakes import Reply
+from tests.backends.fakes import Reply, Server
 from tests.backends.server import Received, serving, until
 from tests.backends.server.faulty import CANARY, FAULTS, KEY, Fault, Said
 
@@ -169,3 +173,31 @@ async def test_an_output_that_is_held_is_asked_for_again_where_its_stream_breaks
         result = await generate(backend, request)
         assert (result.text, result.stats.attempts) == ("7", 2)
         await backend.aclose()
+
+
+SCRIPTS = [
+    (fault, b"".join(part for part in fault.said.parts if isinstance(part, bytes)))
+    for fault in FAULTS
+    if isinstance(fault.said, Reply)
+    and "event-stream" in str(fault.said.headers)
+    and not any(isinstance(part, Exception) for part in fault.said.parts)
+]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_where_the_reads_of_an_answer_are_cut_makes_no_difference(data: st.DataObject) -> None:
+    fault, script = data.draw(st.sampled_from(SCRIPTS))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(script)), max_size=8)))
+    parts = [script[a:b] for a, b in pairwise([0, *cuts, len(script)])]
+    assert isinstance(fault.said, Reply)
+    server = Server(replace(fault.said, parts=parts))
+
+    async def came() -> Result | AgentDiffError:
+        try:
+            return await generate(server.backend(max_attempts=1), fault.request)
+        except AgentDiffError as error:
+            return error
+
+    check(fault, anyio.run(came))
+    assert server.open_streams == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -174,6 +175,7 @@ async def test_a_server_that_does_not_answer(error: Exception, kind: type[Backen
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "1", "x-should-retry": "false"}, math.inf),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
     ],
 )
@@ -201,6 +203,7 @@ async def test_what_may_pass_is_tried_again_and_counted() -> None:
     [
         replace(BUSY, status=400),
         replace(BUSY, status=401),
+        replace(BUSY, headers=SOON | {"x-should-retry": "false"}),
         # Longer than anyone would wait for.
         replace(BUSY, headers={"retry-after": "3600"}),
     ],

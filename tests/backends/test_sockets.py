@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.errors import TimedOut, Unavailable
@@ -93,6 +94,19 @@ async def test_what_is_beyond_the_slots_waits_and_no_slot_is_lost() -> None:
         engine.hangs = False
         for _ in range(6):
             assert (await generate(backend, ASK)).text == "hi"
+
+
+# Nobody closes the connections of a loop that has ended.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_backend_outlives_the_event_loop_that_used_it() -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving(Engine())) as server,
+    ):
+        backend = OpenAIBackend(server.url, "m")
+        for loop in ("asyncio", "asyncio", "trio"):
+            assert anyio.run(generate, backend, ASK, backend=loop).text == "hi"
+        gc.collect()
 
 
 async def test_many_at_once_take_few_connections_each_and_keep_them() -> None:
