@@ -52,8 +52,8 @@ def _cached_block(data: Tensors, family: Family) -> float:
     ids = data["cached_block.input_ids"]
     start, end = data["cached_block.range"].tolist()
     rows = len(ids)
-    mask = data["block.mask"].bool().expand(-1, -1, -1) if data["block.mask"].ndim == 3 else None
-    mask = data["block.mask"].bool()[None] if mask is None else mask
+    mask = data["block.mask"].bool()
+    mask = mask if mask.ndim == 3 else mask[None]
     mask = mask[:rows, :end, :end].expand(rows, -1, -1)[:, None]
     positions = data["block.position_ids"][:rows]
     _, past = family.run(
