@@ -42,10 +42,13 @@ def llguidance(task: Json, tokens: list[bytes], rng: random.Random) -> Writer:
 
     single = {token[0]: i for i, token in reversed(list(enumerate(tokens))) if len(token) == 1}
     tokenizer = module.LLTokenizer(module.TokenizerWrapper(Tokenizer()))
+    # As ours: with free white space, random choices never leave it.
+    one_spelling = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
     def write(schema: str) -> tuple[float, list[float], bool]:
         started = time.thread_time()
-        matcher = module.LLMatcher(tokenizer, module.LLMatcher.grammar_from_json_schema(schema))
+        grammar = module.LLMatcher.grammar_from_json_schema(schema, overrides=one_spelling)
+        matcher = module.LLMatcher(tokenizer, grammar)
         matcher.compute_bitmask()
         if matcher.get_error():
             raise ValueError(matcher.get_error())

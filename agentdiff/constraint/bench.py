@@ -36,7 +36,12 @@ def sample_schemas() -> dict[str, Json]:
     """Schemas like those of common tools, one for each thing that takes its own time."""
 
     def tool(required: Sequence[str], **properties: Json) -> Json:
-        return {"type": "object", "properties": properties, "required": list(required)}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
 
     text: Json = {"type": "string"}
     count: Json = {"type": "integer", "minimum": 1, "maximum": 100}
