@@ -146,7 +146,9 @@ def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools
     """
     forced = masked & proposal.forced
     free = masked & ~forced if window is None else masked & window & ~forced
-    is_end = np.isin(proposal.tokens, list(sequence.eos_ids))
+    is_end = np.zeros(len(masked), np.bool_)
+    for token in sequence.eos_ids:
+        is_end |= proposal.tokens == token
     chosen = forced.copy()
     assert not isinstance(sequence.policy, Renoise)
     if window is None:

@@ -33,6 +33,9 @@ class DecodeParams:
     """Steps between passes over the whole canvas for `prefix` and `dual`; None refreshes when a block begins."""
     block_len: int | None = None
     """Positions denoised together; None is the family's. In block-causal models a part of the model's block."""
+    contract_at: float | None = None
+    """Bidirectional models: when a block begins, cut the end of the canvas where an end token has at least this
+    probability (after rho-EOS); if the reply goes on, the canvas grows again. None never cuts."""
     temperature: float = 0.0
     """0 takes the most probable token; above it, tokens are drawn (float64 Gumbel, arXiv 2409.02908)."""
     top_p: float = 1.0
@@ -58,6 +61,8 @@ class DecodeParams:
             raise ConfigurationError(
                 f"`temperature` must be a number from 0 on, got {self.temperature!r}"
             )
+        if self.contract_at is not None and not 0 < self.contract_at <= 1:
+            raise ConfigurationError(f"`contract_at` must be in (0, 1], got {self.contract_at!r}")
         if not 0 < self.top_p <= 1:
             raise ConfigurationError(f"`top_p` must be in (0, 1], got {self.top_p!r}")
         for name, value in (("block_len", self.block_len), ("refresh_every", self.refresh_every)):

@@ -254,6 +254,22 @@ def test_a_bidirectional_reply_extends_its_canvas_up_to_the_ceiling() -> None:
     assert sorted({len(canvas) - 3 for canvas in output.trace}) == [5, 13, 19]
 
 
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_a_canvas_is_cut_where_the_reply_has_surely_ended_and_grows_again(cache: Any) -> None:
+    ends = tuple(range(2, 99))  # every token ends the reply, so every position is sure to
+    base = DecodeParams(
+        target=40, ceiling=40, cache=cache, eos_ids=ends, eos_stop="ceiling", record=True
+    )
+    (cut,) = Engine(FULL).generate([[5, 6, 7]], replace(base, contract_at=0.5))
+    assert cut.trace is not None
+    assert [len(cut.trace[0]), len(cut.trace[-1])] == [3 + 8, 3 + 40]
+    (whole,) = Engine(FULL).generate([[5, 6, 7]], base)
+    assert cut.stats.positions < whole.stats.positions
+    (same,) = Engine(FULL).generate([[5, 6, 7]], replace(base, contract_at=1.0, eos_ids=(1,)))
+    (plain,) = Engine(FULL).generate([[5, 6, 7]], replace(base, eos_ids=(1,)))
+    assert same.trace == plain.trace
+
+
 @pytest.mark.parametrize("kind", ["causal", "full"])
 def test_an_empty_prompt_works(kind: str) -> None:
     (output,) = Engine(MODELS[kind]).generate([[]], DecodeParams(target=4, ceiling=8, eos_ids=()))
@@ -284,7 +300,7 @@ def test_what_a_model_cannot_do_is_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             Engine(model).add([5], replace(params, **changes))
-    for wrong in ({"top_p": 0.0}, {"block_len": 0}, {"refresh_every": 0}):
+    for wrong in ({"top_p": 0.0}, {"contract_at": 0.0}, {"block_len": 0}, {"refresh_every": 0}):
         with pytest.raises(ConfigurationError):
             replace(params, **wrong)
     for make in (

@@ -189,19 +189,39 @@ class Bidirectional:
             if push.keep
         ]
         self.buffer.write(own, copies)
+        for n, push in enumerate(group):
+            sequence = push.row.sequence
+            begins = sequence.step == 0 and push.row.start == 0 and not push.is_blind
+            if begins and sequence.params.contract_at is not None:
+                self._contract(sequence, hidden[n], sequence.params.contract_at)
         back = self.traits.shift != "none"
         columns: list[NDArray[np.intp]] = []
         counts: list[int] = []
         for push in group:
             row, question = push.row, questions[push.row.sequence.id]
             places = row.sequence.begin - row.start + question.places - back
-            columns += [places.clip(0), len(row.ids) + np.arange(len(question.shadows))]
+            columns += [np.maximum(places, 0), len(row.ids) + np.arange(len(question.shadows))]
             counts.append(question.rows)
             row.sequence.forwards += not push.is_blind
             row.sequence.positions += row.width
         index = np.stack([np.repeat(np.arange(len(group)), counts), np.concatenate(columns)])
         row_of, column = torch.from_numpy(index).to(hidden.device)
         return torch.split(hidden[row_of, column], counts)
+
+    def _contract(self, sequence: Sequence, hidden: Tensor, least: float) -> None:
+        """Give up the end of the canvas where the reply has surely ended; hidden [T, E] of a whole canvas."""
+        end = sequence.begin + len(sequence.block)
+        stop = len(sequence.prompt) + sequence.canvas_len
+        if end == stop or not sequence.eos_ids:
+            return
+        back = self.traits.shift != "none"
+        logits = self.family.head(hidden[end - back : stop - back])
+        logits[:, self.mask_id] = -torch.inf
+        ends = logits.softmax(-1)[:, sorted(sequence.eos_ids)].sum(-1)
+        surely = int((ends >= least).flip(0).cumprod(0).sum())
+        sequence.canvas_len -= surely
+        if sequence.params.cache == "dual":
+            self.buffer.lengths[sequence.row] = stop - surely
 
     def _guide(self, logits: Tensor, questions: Many[Question], blind: dict[int, Tensor]) -> None:
         """Push logits away from those of the model that does not see the prompt (LLaDA's `cfg_scale`)."""

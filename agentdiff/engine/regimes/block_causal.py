@@ -224,7 +224,7 @@ class BlockCausal:
         columns: list[NDArray[np.intp]] = []
         for row, question in zip(rows, questions, strict=True):
             places = len(row.sequence.tail) + question.places - back
-            columns += [places.clip(0), len(row.ids) + np.arange(len(question.shadows))]
+            columns += [np.maximum(places, 0), len(row.ids) + np.arange(len(question.shadows))]
         counts = [question.rows for question in questions]
         index = np.stack([np.repeat(np.arange(len(rows)), counts), np.concatenate(columns)])
         row_of, column = torch.from_numpy(index).to(hidden.device)

@@ -92,10 +92,16 @@ def collate(rows: Many[Row], buffer: KVBuffer, *, mask_id: int, device: torch.de
 
 def _visible(rows: Many[Row], block: Tensor, itself: Tensor) -> Tensor:
     """[B, T, T] bool: which of the new positions see each other."""
+    is_plain = all(row.blocks is None and row.width == block.shape[1] for row in rows)
+    has_shadows = any(len(row.shadows) for row in rows)
+    if is_plain and not has_shadows:
+        return torch.ones(1, 1, 1, dtype=torch.bool, device=block.device).expand(
+            len(rows), block.shape[1], block.shape[1]
+        )
     real = block != PADDING
     numbers = torch.where(real, block, torch.iinfo(block.dtype).max)
     own = (block[:, None, :] <= numbers[:, :, None]) & real[:, None, :]
-    if not any(len(row.shadows) for row in rows):
+    if not has_shadows:
         return own
     ends = torch.tensor([(len(row.ids), row.width) for row in rows], device=block.device)
     column = torch.arange(block.shape[1], device=block.device)

@@ -1,0 +1,174 @@
+"""What the decode engine costs: `python tests/benchmarks/decode.py`.
+
+CPU time of one thread on small random weights, both sides of a comparison interleaved in one process, medians. Beside
+each speed stands what it changes: positions pushed, and the share of tokens that are those of the exact decode.
+
+- caches of a bidirectional model against the plain loop of its reference: whole canvas, logits of every position;
+- short constrained replies of a block-causal model, sixteen in one batch against one after the other.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from agentdiff.constraint import Vocabulary, compile_schema
+from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Quota, Threshold, load_family
+from agentdiff.engine.families.base import Family, FamilyTraits
+from agentdiff.engine.families.stock import StockFamily
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+REPEATS = 3
+REPLY, BLOCK = 128, 32
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+T = TypeVar("T")
+
+
+def small_llada() -> StockFamily:
+    """A random model in LLaDA's shape: the golden one is so small that calls cost more than arithmetic."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=1024,
+        initializer_range=0.08,
+        attn_implementation="sdpa",
+    )
+    traits = FamilyTraits(
+        name="llada",
+        vocab_size=1024,
+        mask_id=1023,
+        eos_ids=(1022,),
+        block_len=BLOCK,
+        context_len=1024,
+        attention="bidirectional",
+    )
+    return StockFamily(LlamaForCausalLM(config), traits)
+
+
+@torch.inference_mode()
+def plain_loop(family: Family, prompt: Sequence[int], *, length: int, block: int) -> list[int]:
+    """LLaDA's loop, one token a step: every step scores the whole canvas."""
+    mask_id = family.traits.mask_id
+    assert mask_id is not None
+    canvas = torch.tensor([[*prompt, *[mask_id] * length]])
+    positions = torch.arange(canvas.shape[1])[None]
+    seen = torch.ones(1, 1, canvas.shape[1], canvas.shape[1], dtype=torch.bool)
+    for start in range(len(prompt), len(prompt) + length, block):
+        for _ in range(block):
+            hidden, _ = family.run(canvas, positions=positions, mask=seen, past=())
+            logits = family.head(hidden)
+            tokens = logits.argmax(-1)
+            sure = logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
+            sure[:, start + block :] = -torch.inf
+            sure[canvas != mask_id] = -torch.inf
+            place = sure.argmax()
+            canvas[0, place] = tokens[0, place]
+    return canvas[0, len(prompt) :].tolist()
+
+
+def timed(jobs: dict[str, Callable[[], T]]) -> tuple[dict[str, float], dict[str, T]]:
+    """CPU seconds of each job, the median of interleaved repeats after one that warms up, and what each returned."""
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    results: dict[str, T] = {}
+    for turn in range(REPEATS + 1):
+        for name, job in jobs.items():
+            before = time.process_time()
+            results[name] = job()
+            if turn:
+                seconds[name].append(time.process_time() - before)
+    return {name: statistics.median(taken) for name, taken in seconds.items()}, results
+
+
+def caches(prompt_len: int) -> None:
+    """The caches of a bidirectional model at one length of prompt."""
+    family = small_llada()
+    prompt = [(7 * n + 3) % 1000 for n in range(prompt_len)]
+    base = DecodeParams(
+        target=REPLY, ceiling=REPLY, policy=Quota(), block_len=BLOCK, eos_ids=(), cache="none"
+    )
+    outputs: dict[str, DecodeOutput] = {}
+
+    def decode(cache: Any) -> list[int]:
+        outputs[cache] = Engine(family).generate([prompt], replace(base, cache=cache))[0]
+        return list(outputs[cache].tokens)
+
+    jobs: dict[str, Callable[[], list[int]]] = {
+        "plain loop": lambda: plain_loop(family, prompt, length=REPLY, block=BLOCK),
+        "none": lambda: decode("none"),
+        "prefix": lambda: decode("prefix"),
+        "dual": lambda: decode("dual"),
+    }
+    seconds, tokens = timed(jobs)
+    exact = tokens["plain loop"]
+    print(f"\nprompt {prompt_len}, reply {REPLY}, blocks of {BLOCK}, {REPLY} steps")
+    print(f"{'cache':<12}{'CPU s':>8}{'speed':>8}{'positions':>11}{'equal tokens':>14}")
+    for name in jobs:
+        same = sum(one == other for one, other in zip(tokens[name], exact, strict=True)) / REPLY
+        pushed = (
+            (prompt_len + REPLY) * REPLY if name not in outputs else outputs[name].stats.positions
+        )
+        speed = seconds["plain loop"] / seconds[name]
+        print(f"{name:<12}{seconds[name]:>8.3f}{speed:>7.1f}x{pushed:>11,}{same:>14.0%}")
+
+
+def batching() -> None:
+    """Sixteen constrained replies together and one after the other."""
+    family = load_family(GOLDENS / "sdar", device="cpu")
+    size = family.traits.vocab_size
+    vocabulary = Vocabulary(
+        [bytes([n]) if n < 256 else None for n in range(size)], family.traits.eos_ids
+    )
+    grammar = compile_schema(SCHEMA, vocabulary)
+    prompts = [[(11 * n + 5 * row) % 256 for n in range(24 + row)] for row in range(16)]
+    params = DecodeParams(target=32, ceiling=48, policy=Threshold(0.9))
+
+    def batched() -> list[DecodeOutput]:
+        matchers = [grammar.start(48) for _ in prompts]
+        return Engine(family, prefix_bytes=0).generate(prompts, params, matchers)
+
+    def alone() -> list[DecodeOutput]:
+        engine = Engine(family, prefix_bytes=0)
+        return [engine.generate([p], params, [grammar.start(48)])[0] for p in prompts]
+
+    seconds, outputs = timed({"batched": batched, "one by one": alone})
+    written = sum(len(output.tokens) for output in outputs["batched"])
+    is_same = [o.tokens for o in outputs["batched"]] == [o.tokens for o in outputs["one by one"]]
+    matcher_s = sum(output.stats.constraint_s for output in outputs["batched"])
+    print("\n16 constrained replies")
+    for name, taken in seconds.items():
+        print(f"{name:<12}{taken:>8.3f} s{written / taken:>8.0f} tokens/s")
+    print(
+        f"throughput {seconds['one by one'] / seconds['batched']:.1f}x, tokens "
+        f"{'identical' if is_same else 'DIFFERENT'}, {matcher_s:.3f} s of the batch in the grammar"
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    torch.set_num_threads(1)
+    for prompt_len in (128, 512):
+        caches(prompt_len)
+    batching()
+
+
+if __name__ == "__main__":
+    main()
