@@ -53,6 +53,8 @@ class Ask:
     """Of the output, where the reply must be the output."""
     tool: str | None = None
     """The tool whose arguments are the output."""
+    is_choice: bool = False
+    """Whether only the name of a tool is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Generation:
     was_cut: bool
     """The budget's ceiling ended it and there is nothing whole in it; its text is gone."""
     duration_s: float
+    is_choice: bool = False
+    """Whether only the name of a tool was wanted."""
 
 
 async def make_generation(
@@ -172,7 +176,14 @@ async def make_generation(
         warnings=warnings + result.warnings,
         was_cut=was_cut,
         duration_s=time.perf_counter() - started,
+        is_choice=ask.is_choice,
     )
+
+
+def predicted(config: RunConfig[OutputT], ask: Ask) -> Budget:
+    """The budget that the predictor would give; nothing is asked and nothing is learned."""
+    backend = config.backend_of(ask.kind)
+    return config.predictor.predict(_context(config, ask, backend), cost_of(backend.capabilities))
 
 
 def _with_hooks(

@@ -28,6 +28,14 @@ from agentdiff.agent.limits import Spending, spending_around
 from agentdiff.agent.output import OutputT
 from agentdiff.agent.plan import Plan
 from agentdiff.agent.planned import carry_out, looks_like_several, make_plan
+from agentdiff.agent.routing import (
+    NONE,
+    arguments_ask,
+    call_of,
+    choice_ask,
+    chosen,
+    wants_two,
+)
 from agentdiff.agent.state import RunState, place_of
 from agentdiff.errors import (
     AgentDiffError,
@@ -40,7 +48,7 @@ from agentdiff.errors import (
     TimedOut,
 )
 from agentdiff.generation import Enforcement, StepKind
-from agentdiff.messages import Json, Message, ToolCall, ToolSpec, assistant, user
+from agentdiff.messages import Json, Message, ToolCall, assistant, user
 from agentdiff.telemetry import RunSpan, invoke_agent
 
 
@@ -234,11 +242,38 @@ class Run(Generic[OutputT]):
             return value
 
     async def _generate(self, kind: StepKind, *, must_answer: bool) -> Generation:
-        return await self.make(
-            kind,
-            messages=self.messages,
+        ask = Ask(
+            number=len(self.steps) + 1,
+            kind=kind,
+            messages=tuple(self.messages),
             tools=() if must_answer else self.config.specs,
             schema=self.config.output.schema if must_answer else None,
+        )
+        if kind == "route" and not must_answer and self._makes_two(ask):
+            return await self._choose(ask)
+        return await self._make(ask)
+
+    def _makes_two(self, ask: Ask) -> bool:
+        number = len(self._generations)
+        if number < len(self._past.generations):
+            return self._past.generations[number].is_choice
+        return wants_two(self.config, ask)
+
+    async def _choose(self, ask: Ask) -> Generation:
+        """A name first, then its arguments; where no tool is wanted, or none is named, both at once."""
+        choice = await self._make(choice_ask(ask))
+        name = None if choice.was_cut else chosen(choice.result.text, ask.tools)
+        await self.finish(choice)
+        ask = replace(ask, number=len(self.steps) + 1)
+        if name is None or name == NONE:
+            return await self._make(ask)
+        spec = next(spec for spec in ask.tools if spec.name == name)
+        made = await self._make(arguments_ask(ask, spec))
+        if made.was_cut:
+            return made
+        call = call_of(name, made.result.text)
+        return replace(
+            made, result=replace(made.result, text="", tool_calls=(call,), reason="tool_calls")
         )
 
     async def make(
@@ -246,10 +281,16 @@ class Run(Generic[OutputT]):
         kind: StepKind,
         *,
         messages: Sequence[Message],
-        tools: tuple[ToolSpec, ...] = (),
-        schema: Mapping[str, Json] | None = None,
+        schema: Mapping[str, Json],
     ) -> Generation:
-        """The next generation of the run: the one that an earlier life made, or a new one."""
+        """The next generation of the run, of a schema."""
+        number = len(self.steps) + 1
+        return await self._make(
+            Ask(number=number, kind=kind, messages=tuple(messages), schema=schema)
+        )
+
+    async def _make(self, ask: Ask) -> Generation:
+        """The next generation: the one that an earlier life made, or a new one."""
         number = len(self._generations)
         if number < len(self._past.generations):
             generation = self._past.generations[number]
@@ -259,13 +300,7 @@ class Run(Generic[OutputT]):
         else:
             generation = await make_generation(
                 self.config,
-                Ask(
-                    number=len(self.steps) + 1,
-                    kind=kind,
-                    messages=tuple(messages),
-                    tools=tools,
-                    schema=schema,
-                ),
+                ask,
                 spending=self.spending,
                 emit=self._emit,
                 budget=self._task.budget,
