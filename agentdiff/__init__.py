@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         tool,
     )
     from agentdiff.backends import connect
+    from agentdiff.backends.router import Router
     from agentdiff.backends.scripted import FunctionBackend, Scripted, TestBackend
     from agentdiff.errors import (
         AgentDiffError,
@@ -55,6 +56,7 @@ _HOMES = {
     "UsageLimits "
     "load_tools mcp_tools tool",
     "backends": "connect",
+    "backends.router": "Router",
     "backends.scripted": "FunctionBackend Scripted TestBackend",
     "errors": "AgentDiffError ApprovalRequired ModelRetry OutOfScope RunPaused ToolFailed",
     "generation": "Backend Budget Request Result Sampling generate only_doubles",
@@ -66,10 +68,11 @@ _HOMES = {
 __all__ = [
     "Agent", "AgentDiffError", "ApprovalRequired", "Backend", "Budget", "FunctionBackend",
     "Journal", "LengthPredictor", "Message", "ModelRetry", "OutOfScope", "Plan", "PlanStep",
-    "Price", "Ref", "Request", "Result", "RunContext", "RunPaused", "RunResult", "RunState",
-    "Sampling", "Scripted", "StepSettings", "TestBackend", "Tool", "ToolCall", "ToolFailed",
-    "ToolSpec", "Usage", "UsageLimits", "__version__", "assistant", "connect", "generate",
-    "load_tools", "mcp_tools", "only_doubles", "system", "tool", "trace_to_file", "user",
+    "Price", "Ref", "Request", "Result", "Router", "RunContext", "RunPaused", "RunResult",
+    "RunState", "Sampling", "Scripted", "StepSettings", "TestBackend", "Tool", "ToolCall",
+    "ToolFailed", "ToolSpec", "Usage", "UsageLimits", "__version__", "assistant", "connect",
+    "generate", "load_tools", "mcp_tools", "only_doubles", "system", "tool", "trace_to_file",
+    "user",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # so that a type checker knows these names and no others

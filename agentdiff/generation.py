@@ -100,6 +100,8 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     deadline_s: float | None = None
     """Seconds for the whole generation, retries included."""
+    may_retry: bool = True
+    """Whether the backend may send it again by itself; whoever has another backend to turn to says no."""
 
     def __post_init__(self) -> None:
         if not self.messages:
