@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
 from agentdiff.constraint.lattice import Infeasible
-from agentdiff.constraint.schema import Style, compile_to_nodes
+from agentdiff.constraint.schema import OneOf, Style, compile_to_nodes
 from agentdiff.constraint.step import Solver, StepSolver
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import Vocabulary
@@ -30,6 +30,7 @@ def compile_schema(
     *,
     style: Style = "spaced",
     open_objects: bool = False,
+    one_of: OneOf = "exact",
     grounding: Mapping[str, Sequence[str]] | None = None,
 ) -> Grammar:
     """Compile a JSON Schema for a vocabulary.
@@ -39,10 +40,12 @@ def compile_schema(
     Args:
         schema: A JSON Schema, as parsed JSON.
         vocabulary: The model's vocabulary.
-        style: `"spaced"` writes `, ` and `: ` between things, `"compact"` writes `,` and `:`;
-            nothing else is taken.
+        style: `"spaced"` writes `, ` and `: ` between things, `"compact"` writes `,` and `:`,
+            `"indented"` gives every member and item its own line; nothing else is taken.
         open_objects: Whether an object with `properties` but without `additionalProperties` may
             have other keys.
+        one_of: What becomes of a `oneOf` whose branches cannot be kept apart. `"exact"` refuses it;
+            `"validate"` takes it for a union, so what was written has to be validated afterwards.
         grounding: JSON pointer into the *instance* (`*` for any key or index) → texts. A plain
             string there (no `enum`, no `const`) must be a span of one of the texts that begins and
             ends at a word boundary.
@@ -52,7 +55,9 @@ def compile_schema(
             keyword and path.
         ConfigurationError: A grounding pointer is malformed.
     """
-    start = compile_to_nodes(schema, style=style, open_objects=open_objects, grounding=grounding)
+    start = compile_to_nodes(
+        schema, style=style, open_objects=open_objects, one_of=one_of, grounding=grounding
+    )
     return Grammar(start, vocabulary)
 
 

@@ -1,6 +1,7 @@
 """JSON numbers between bounds, in one short form.
 
-At most 15 digits in all, no exponent, no leading zeros, no negative zero. Two different decimals of
+At most 15 digits in all, no leading zeros, no negative zero; an exponent of at most two digits only
+where nothing bounds the number. Two different decimals of
 at most 15 digits are two different doubles, and rounding keeps their order: so what is compared
 here as decimals holds for every reader that parses into doubles, strict bounds included.
 
@@ -67,7 +68,21 @@ def number(
             low = Bound(highest.value.copy_negate(), highest.is_open)
         high = limit if lowest is None else Bound(lowest.value.copy_negate(), lowest.is_open)
         ways.append(literal(b"-", _Magnitudes(low, high, whole, after).start()))
+    if lowest is None and highest is None and not whole:
+        magnitude = _scientific(after)
+        ways += [magnitude, literal(b"-", magnitude)]
     return choice(ways)
+
+
+def _scientific(after: Node) -> Node:
+    """A positive number with an exponent: `1.256e-06`, `5e+20`."""
+    last = byte_range(0x30, 0x39, after)
+    exponent = choice([last, byte_range(0x30, 0x39, last)])
+    marked = literal(b"e", choice([exponent, literal(b"+", exponent), literal(b"-", exponent)]))
+    digits = NOWHERE
+    for _ in range(DIGITS - 1):
+        digits = byte_range(0x30, 0x39, choice([marked, digits]))
+    return byte_range(0x31, 0x39, choice([marked, literal(b".", digits)]))
 
 
 def _multiple(
