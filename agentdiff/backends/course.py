@@ -170,7 +170,7 @@ class Course:
         return max(0.001, self._deadline - anyio.current_time())
 
     async def timed(self, work: Awaitable[_T]) -> _T:
-        """Wait for the backend, no longer than there is time.
+        """Wait for the backend, no longer than there is time; the spans it makes belong to the route's.
 
         Raises:
             TimedOut: It took longer.
@@ -179,9 +179,7 @@ class Course:
         until = self._deadline if self._has_reached_caller else min(self._deadline, now.until)
         began = anyio.current_time()
         try:
-            if until == math.inf:
-                return await work
-            with anyio.CancelScope(deadline=until):
+            with self._span.current(), anyio.CancelScope(deadline=until):
                 return await work
         finally:
             now.waited_s += anyio.current_time() - began

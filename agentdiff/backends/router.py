@@ -167,8 +167,7 @@ class Router:
             while (backend := course.choose()) is not None:
                 asked = replace(question, deadline_s=course.left_s)
                 try:
-                    with span.current():
-                        found = await course.timed(decisions.decide(backend, asked))
+                    found = await course.timed(decisions.decide(backend, asked))
                 except AgentDiffError as error:
                     course.failed(error)
                     continue
@@ -202,8 +201,7 @@ class Router:
                 try:
                     async with AsyncExitStack() as stack:
                         opened = backend.stream(course.asked())
-                        with span.current():
-                            events = await course.timed(stack.enter_async_context(opened))
+                        events = await course.timed(stack.enter_async_context(opened))
                         while not isinstance(event := await course.timed(_next(events)), Finish):
                             if isinstance(event, Commit):
                                 course.committed(reaches_caller=self._doubt_below is None)
