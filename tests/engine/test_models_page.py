@@ -1,10 +1,6 @@
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch")
-
-from agentdiff.engine.families.table import FAMILIES  # noqa: E402
+from agentdiff.engine.families.table import FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
