@@ -334,6 +334,7 @@ class OpenAIBackend:
                 prompt=tuple(wire.prompt_texts(terms.request)),
                 deadline=terms.deadline,
                 is_held=is_held,
+                may_retry=terms.request.may_retry,
                 count=terms.count,
             )
 

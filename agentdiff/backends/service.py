@@ -73,6 +73,7 @@ class Service:
         prompt: tuple[str, ...],
         deadline: float,
         is_held: bool,
+        may_retry: bool,
         count: Callable[[], None],
     ) -> Call:
         """The answer to a chat completion, tried again until its first text has come.
@@ -82,6 +83,7 @@ class Service:
             prompt: Texts that no error may repeat.
             deadline: By anyio's clock.
             is_held: Read it to its end, so that whatever fails on the way can be tried again.
+            may_retry: Whether it is tried again at all.
             count: Called at each attempt.
 
         Raises:
@@ -106,7 +108,8 @@ class Service:
                 raise
             return call
 
-        return await retrying(attempt, max_attempts=self._max_attempts, deadline=deadline)
+        most = self._max_attempts if may_retry else 1
+        return await retrying(attempt, max_attempts=most, deadline=deadline)
 
     async def fetch(
         self,
