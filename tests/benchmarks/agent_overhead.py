@@ -5,11 +5,10 @@ a step is one model call with its tool. Reported is the CPU time of the client f
 ratio to the bare `httpx` loop of the same round: rounds take turns, since a busy machine changes
 milliseconds more than ratios.
 
-    python tests/benchmarks/agent_overhead.py [--rounds 5] [--peers] [--crash]
+    python tests/benchmarks/agent_overhead.py [--rounds 5] [--peers [--envs DIR]]
 
 `--peers` makes an environment for each peer in a temporary folder (or in `--envs DIR`, where they
-are kept) and runs it against the same server. `--crashes N` kills a run of twenty steps N times at
-random points and resumes it each time from its journal.
+are kept) and runs it against the same server.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 CALLS = 10
 """Tool calls of one run; one more model call answers."""
 STEPS = CALLS + 1
 WARM_UP = 5
 RUNS = 40
-"""Runs one after the other, and then at once."""
+"""Runs one after the other."""
 AT_ONCE = 100
 INSTRUCTIONS = "Look the keys up, one after the other."
 PROMPT = "Look up the keys 0 to 9 and tell me the last value."
@@ -120,7 +120,7 @@ async def serve() -> None:
 Run = Callable[[], Awaitable[object]]
 
 
-def lookup(key: int) -> str:
+async def lookup(key: int) -> str:
     """Look up a key."""
     return str(2 * key)
 
@@ -144,7 +144,7 @@ async def bare_httpx(url: str) -> Run:
             if not said.get("tool_calls"):
                 return said["content"]
             for call in said["tool_calls"]:
-                result = lookup(**json.loads(call["function"]["arguments"]))
+                result = await lookup(**json.loads(call["function"]["arguments"]))
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     return run
@@ -173,10 +173,6 @@ def _agentdiff(streaming: bool) -> Callable[[str], Awaitable[Run]]:
         trace.set_tracer_provider(provider)
         http = httpx.AsyncClient(limits=httpx.Limits(max_connections=AT_ONCE))
         backend = OpenAIBackend(url, "m", client=http, streaming=streaming)
-
-        async def lookup(key: int) -> str:
-            """Look up a key."""
-            return str(2 * key)
 
         agent = Agent(
             backend, instructions=INSTRUCTIONS, tools=[lookup], limits=UsageLimits(requests=50)
@@ -279,8 +275,8 @@ PEERS = {
 }
 
 
-async def measure(name: str, url: str, *, runs: int) -> dict[str, float]:
-    """CPU milliseconds of this process for each step: one run after the other, and 100 at once."""
+async def measure(name: str, url: str, *, runs: int, together: int) -> dict[str, float]:
+    """CPU milliseconds of this process for each step: one run after the other, and many at once."""
     run = await CLIENTS[name](url)
     for _ in range(WARM_UP):
         await run()
@@ -289,12 +285,12 @@ async def measure(name: str, url: str, *, runs: int) -> dict[str, float]:
         await run()
     alone = time.process_time() - alone
     at_once, wall = time.process_time(), time.perf_counter()
-    await asyncio.gather(*(run() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(run() for _ in range(together)))
     at_once, wall = time.process_time() - at_once, time.perf_counter() - wall
     return {
         "alone": 1000 * alone / (runs * STEPS),
-        "at_once": 1000 * at_once / (AT_ONCE * STEPS),
-        "steps_per_s": AT_ONCE * STEPS / wall,
+        "at_once": 1000 * at_once / (together * STEPS),
+        "steps_per_s": together * STEPS / wall,
     }
 
 
@@ -317,10 +313,10 @@ def environments(folder: Path) -> dict[str, str]:
     return found
 
 
-def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int) -> None:
+def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int, together: int) -> None:
     """Measure and print: medians over rounds, ratios to `httpx` of the same round."""
     with subprocess.Popen(
-        [sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", __file__, "--serve"], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
@@ -328,8 +324,13 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int) -> None:
             taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
             for _ in range(rounds):
                 for name, python in pythons.items():
-                    command = [python, __file__, "--measure", name, url, "--runs", str(runs)]
-                    done = subprocess.run(command, capture_output=True, text=True, check=False)
+                    # -P: the folder of this file is no place to import from.
+                    command = [python, "-P", __file__, "--measure", name, url, "--runs", str(runs)]
+                    command += ["--together", str(together)]
+                    env = os.environ | {"PYTHONPATH": str(ROOT)}
+                    done = subprocess.run(
+                        command, env=env, capture_output=True, text=True, check=False
+                    )
                     if done.returncode:
                         print(f"{name}: {done.stderr[-600:]}", file=sys.stderr)
                         continue
@@ -337,7 +338,7 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int) -> None:
         finally:
             server.kill()
     floor = taken["httpx"]
-    print("| client | CPU ms/step | ratio | 100 at once: CPU ms/step | ratio | steps/s |")
+    print("| client | CPU ms/step | ratio | many at once: CPU ms/step | ratio | steps/s |")
     print("|---|---|---|---|---|---|")
     for name, mine in taken.items():
         if not mine:
@@ -350,7 +351,7 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int) -> None:
         cells.append(f"{median(each['steps_per_s'] for each in mine):.0f}")
         print("| " + " | ".join(cells) + " |")
     print(
-        f"{rounds} rounds, {runs} runs each, {STEPS} steps a run, "
+        f"{rounds} rounds, {runs} runs each, {together} at once, {STEPS} steps a run, "
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
@@ -360,6 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--together", type=int, default=AT_ONCE, help="runs at once")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--envs", type=Path)
     parser.add_argument("--only", nargs="*", help="names of clients")
@@ -370,14 +372,20 @@ def main() -> None:
         asyncio.run(serve())
     elif options.measure:
         name, url = options.measure
-        print(json.dumps(asyncio.run(measure(name, url, runs=options.runs))))
+        print(
+            json.dumps(
+                asyncio.run(measure(name, url, runs=options.runs, together=options.together))
+            )
+        )
     else:
         ours = {name: sys.executable for name in CLIENTS if name not in PEERS}
         if options.only:
             ours = {name: ours[name] for name in ("httpx", *options.only)}
         with tempfile.TemporaryDirectory() as folder:
             peers = environments(options.envs or Path(folder)) if options.peers else {}
-            rounds_of(ours | peers, rounds=options.rounds, runs=options.runs)
+            rounds_of(
+                ours | peers, rounds=options.rounds, runs=options.runs, together=options.together
+            )
 
 
 if __name__ == "__main__":
