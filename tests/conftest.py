@@ -20,7 +20,7 @@ settings.load_profile("agentdiff")
 HAS_LOCAL = all(find_spec(name) for name in ("numpy", "torch", "transformers"))
 
 # A base install collects what it can import: these rooms need the `local` extra.
-collect_ignore = [] if HAS_LOCAL else ["constraint", "embedded", "engine"]
+collect_ignore = [] if HAS_LOCAL else ["constraint", "embedded", "engine", "goldens"]
 collect_ignore_glob = [] if HAS_LOCAL else ["backends/test_local*"]
 if not find_spec("opentelemetry.sdk"):  # these read spans back, which the `otel` extra can
     collect_ignore += ["telemetry", "agent/test_traces.py", "cli/test_trace.py"]
