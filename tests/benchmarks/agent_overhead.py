@@ -11,6 +11,9 @@ milliseconds more than ratios.
 are kept) and runs it against the same server.
 """
 
+# The peers live in environments of their own:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse
