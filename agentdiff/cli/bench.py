@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentdiff.cli.bench_constraint import constraint
+from agentdiff.cli.bench_decode import decode
 from agentdiff.cli.picture import printable
 from agentdiff.errors import ConfigurationError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="bench", help="Measure what the package claims.", no_args_is_help=True)
 app.command()(constraint)
+app.command()(decode)
 
 
 @app.callback()

@@ -50,6 +50,7 @@ class Score:
     refused: int = 0
     tokens: int = 0
     forwards: int = 0
+    positions: int = 0
     cpu_s: float = 0.0
     wrong: list[tuple[str, Json, Json, float]] = field(
         default_factory=list[tuple[str, Json, Json, float]]
@@ -160,6 +161,7 @@ async def judge(
         score.right_tool += bool(calls) and calls[0].name == case.expect.get("tool")
         score.tokens += (result.usage.output_tokens or 0) + 1
         score.forwards += result.stats.forwards or 0
+        score.positions += result.stats.positions or 0
         if not exact:
             got = [calls[0].name, dict(calls[0].arguments)] if calls else result.reason
             score.wrong.append(
@@ -177,6 +179,17 @@ async def judge(
 async def bench(backend: Backend, root: Path, *, jobs: int = 1, only: str = "") -> list[Score]:
     """Scores of all sets. `root` is an empty folder in which the first steps of chains really run."""
     gc.freeze()  # as `agentdiff run` does: what is loaded is not looked through again and again
+    scores: list[Score] = []
+    for title, (file, bar) in SETS.items():
+        if only and only not in file:
+            continue
+        cases = await cases_of(file, root)
+        scores.append(await judge(backend, title, cases, bar=bar, jobs=jobs))
+    return scores
+
+
+async def cases_of(file: str, root: Path) -> list[Case]:
+    """The cases of a committed set. `root` is an empty folder in which the first steps of chains really run."""
     tools = {tool.name: tool for tool in shipped_tools(root)}
     specs = {name: tool.spec for name, tool in tools.items()}
 
@@ -186,13 +199,7 @@ async def bench(backend: Backend, root: Path, *, jobs: int = 1, only: str = "") 
         except Exception as error:
             return f"error: {error}"
 
-    scores: list[Score] = []
-    for title, (file, bar) in SETS.items():
-        if only and only not in file:
-            continue
-        cases = await anyio.to_thread.run_sync(load_cases, EVALUATION / file, specs, run)
-        scores.append(await judge(backend, title, cases, bar=bar, jobs=jobs))
-    return scores
+    return await anyio.to_thread.run_sync(load_cases, EVALUATION / file, specs, run)
 
 
 def use_threads(count: int) -> None:
