@@ -26,6 +26,10 @@ from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.tokenizer import WEIGHTS
 
 
+LEXICON = "lexicon"
+"""The tensor that is no parameter: word vectors that were learned elsewhere."""
+
+
 def as_row(score: Score) -> dict[str, Any]:
     """A score as it stands in `metrics.json`."""
     return {
@@ -104,7 +108,8 @@ def main() -> None:
         "tokens": state["tokens"],
         "cpu_s": round(state["cpu_s"]),
         "shape": state["shape"],
-        "parameters": sum(tensor.numel() for tensor in state["model"].values()),
+        "parameters": sum(t.numel() for name, t in state["model"].items() if name != LEXICON),
+        "lexicon": list(state["model"][LEXICON].shape) if LEXICON in state["model"] else None,
         "torch": torch.__version__,
         "machine": machine(),
         "corpus_sha256": corpus_hash(),
