@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentdiff.cli import bench, budgets, run, trace
+from agentdiff.cli import bench, budgets, doctor, run, trace
 from agentdiff.cli.complaints import complain, exit_code
 from agentdiff.errors import AgentDiffError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     epilog='Try: [bold]agentdiff run "what is 17% of 2340?"[/bold]',
 )
 app.command("run")(run.run)
+app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)
 app.add_typer(bench.app)
 app.add_typer(budgets.app)

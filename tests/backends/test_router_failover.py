@@ -14,7 +14,7 @@ from agentdiff.generation import Request, Result, generate
 from agentdiff.messages import user
 from tests.backends.conformance import CITY
 from tests.backends.fakes import DONE, USAGE, Reply, chunk, completion, stream, whole
-from tests.backends.server import Received, serving, until
+from tests.backends.server import Listening, Received, serving, until
 from tests.backends.test_conformance import VALID
 
 CALLS = 50
@@ -49,7 +49,9 @@ async def test_every_call_is_answered_by_the_other_or_ends_in_a_typed_error() ->
             ended[number] = error
 
     async with serving(well) as alive:
+        doomed, first = Listening(), OpenAIBackend(alive.url, "none")
         other = OpenAIBackend(alive.url, "b", name="b")
+        router = Router([other])
         with anyio.fail_after(DEADLINE_S + 5):
             async with anyio.create_task_group() as tasks, serving(half) as doomed:
                 first = OpenAIBackend(doomed.url, "a", name="a")
