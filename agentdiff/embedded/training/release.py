@@ -91,10 +91,12 @@ def main() -> None:
             print(json.dumps(row))
         shipped = WEIGHTS / "metrics.json"
         if shipped.is_file() and not args.force:
-            old = json.loads(shipped.read_text("utf-8"))["sets"]
-            if not is_better(rows, old):
+            before = json.loads(shipped.read_text("utf-8"))["sets"]
+            if not is_better(rows, before):
                 print("not shipped: a set got worse, or none got better")
                 raise SystemExit(1)
+        for old in WEIGHTS.glob("*.safetensors"):
+            old.unlink()
         for path in candidate.iterdir():
             shutil.copyfile(path, WEIGHTS / path.name)
     curve = [
