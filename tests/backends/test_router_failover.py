@@ -49,19 +49,19 @@ async def test_every_call_is_answered_by_the_other_or_ends_in_a_typed_error() ->
             ended[number] = error
 
     async with serving(well) as alive:
-        doomed, first = Listening(), OpenAIBackend(alive.url, "none")
-        other = OpenAIBackend(alive.url, "b", name="b")
-        router = Router([other])
+        doomed = Listening()
+        backends = [OpenAIBackend(alive.url, "b", name="b")]
+        router = Router(backends)
         with anyio.fail_after(DEADLINE_S + 5):
             async with anyio.create_task_group() as tasks, serving(half) as doomed:
-                first = OpenAIBackend(doomed.url, "a", name="a")
-                router = Router([first, other])
+                backends.insert(0, OpenAIBackend(doomed.url, "a", name="a"))
+                router = Router(backends)
                 for number in range(CALLS):
                     tasks.start_soon(ask, number)
                 await until(lambda: doomed.answering == CALLS)
                 # It is gone. Calls that come now are answered by the other, too.
             after = [await generate(router, TYPED) for _ in range(8)]
-        assert (first.service.in_use, other.service.in_use) == (0, 0)
+        assert [backend.service.in_use for backend in backends] == [0, 0]
         await router.aclose()
 
     assert len(ended) == CALLS
