@@ -33,15 +33,20 @@ def build(source: Path, folder: Path, *, count: int = WORDS) -> None:
     frequent: list[str] = data["words"]
     words = [word for word in frequent if re.fullmatch("[a-z]{2,}", word)][:count]
     rows: list[list[float]] = [data["vectors"][word][: data["dimensions"]] for word in words]
-    vectors = torch.tensor(rows)
-    vectors -= vectors.mean(0)
-    components = cast("Tensor", torch.linalg.svd(vectors, full_matrices=False)[2])
-    vectors -= vectors @ components[:1].T @ components[:1]
-    vectors /= vectors.norm(dim=1, keepdim=True)
+    vectors = _centred(torch.tensor(rows))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text("\n".join(words) + "\n", "utf-8")
     table = torch.cat([torch.zeros(1, vectors.shape[1]), vectors])
     safetensors.torch.save_file({"vectors": table.half()}, folder / VECTORS)
+
+
+def _centred(vectors: Tensor) -> Tensor:
+    """Without their mean and their first principal component, of norm 1."""
+    vectors = vectors - vectors.mean(0)
+    _, _, components = cast("tuple[Tensor, ...]", torch.linalg.svd(vectors, full_matrices=False))
+    first = components[:1]
+    vectors = vectors - vectors @ first.T @ first
+    return vectors / vectors.norm(dim=1, keepdim=True)
 
 
 def read(folder: Path) -> Tensor:

@@ -25,7 +25,6 @@ from agentdiff.embedded.training import corpus
 from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.tokenizer import WEIGHTS
 
-
 LEXICON = "lexicon"
 """The tensor that is no parameter: word vectors that were learned elsewhere."""
 
