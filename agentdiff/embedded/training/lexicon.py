@@ -46,7 +46,7 @@ def _centred(vectors: Tensor) -> Tensor:
     _, _, components = cast("tuple[Tensor, ...]", torch.linalg.svd(vectors, full_matrices=False))
     first = components[:1]
     vectors = vectors - vectors @ first.T @ first
-    return vectors / vectors.norm(dim=1, keepdim=True)
+    return vectors / cast("Tensor", vectors.norm(dim=1, keepdim=True))
 
 
 def read(folder: Path) -> Tensor:
