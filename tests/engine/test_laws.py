@@ -109,7 +109,7 @@ def test_alone_equals_batched(kind: str, data: st.DataObject) -> None:
     assert [o.tokens for o in together] == [o.tokens for o in alone] == [o.tokens for o in narrow]
     assert [o.stats.steps for o in together] == [o.stats.steps for o in alone]
     for (_, own, constrained), output in zip(made, together, strict=True):
-        assert MASK not in output.tokens
+        assert kind == "canvas" or MASK not in output.tokens  # a canvas model has no mask
         assert len(output.tokens) <= own.ceiling
         if constrained:
             assert isinstance(json.loads(text(output))["n"], int)
@@ -153,16 +153,21 @@ def test_a_known_prefix_is_not_encoded_again(kind: str) -> None:
     assert 0.4 < engine.prefix_stats.hit_rate < 0.6
 
 
-def test_the_second_step_of_an_agent_run_encodes_what_is_new() -> None:
-    """The reply of the first step is part of the second prompt, and known too."""
+@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("reply", [17, 21, 24])
+def test_the_second_step_of_an_agent_run_encodes_what_is_new(shift: int, reply: int) -> None:
+    """The first reply is known too, but for its last block: at most one block beyond the new tokens.
+
+    Storing that block would take a pass of its own. Where an end token cuts it, what was computed would not even be
+    right: its positions have seen what follows the cut.
+    """
     engine = Engine(ToyModel(toy_traits(context_len=2048)))
-    system = [2 + n % 90 for n in range(520)]
-    params = DecodeParams(target=24, ceiling=24, eos_ids=())
-    (first,) = engine.generate([system], params)
+    system = [2 + n % 90 for n in range(520 + shift)]
+    (first,) = engine.generate([system], DecodeParams(target=reply, ceiling=reply, eos_ids=()))
     new = [11, 12, 13, 14, 15]
-    (second,) = engine.generate([[*system, *first.tokens, *new]], params)
-    pushed = 520 + 24 + 5 - second.stats.reused_tokens
-    assert pushed <= len(new) + 2 * 8  # the reply's last block was not stored
+    prompt = [*system, *first.tokens, *new]
+    (second,) = engine.generate([prompt], DecodeParams(target=8, ceiling=8))
+    assert len(prompt) - second.stats.reused_tokens <= len(new) + 8
 
 
 def test_prefixes_stay_within_their_bytes_and_the_oldest_goes_first() -> None:
