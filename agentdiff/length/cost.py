@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LARGEST = 8192
 """Tokens beyond which no retry goes."""
+RARE = 1e-5
+"""A probability of misses that no longer matters: all that follows costs less than a position."""
 BIG_CANVAS = 128
 """A quantum from which on a block is a canvas of its own."""
 
@@ -71,7 +73,7 @@ class CanvasCost:
 
     def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         positions, calls = float(budget), 0.0
-        while budget < LARGEST and (missed := tail(budget)) > 0:
+        while budget < LARGEST and (missed := tail(budget)) > RARE:
             budget *= 2
             positions += missed * budget
             calls += missed
@@ -95,7 +97,7 @@ class FullCanvasCost:
     def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         unit = prompt + self.quantum
         positions, calls = budget * (prompt + budget) / unit, 0.0
-        while budget < LARGEST and (missed := tail(budget)) > 0:
+        while budget < LARGEST and (missed := tail(budget)) > RARE:
             budget *= 2
             positions += missed * budget * (prompt + budget) / unit
             calls += missed
@@ -128,7 +130,7 @@ class CachedCanvasCost:
         positions = max(float(budget), budget * (self.idle_passes + refresh) / unit)
         calls = 0.0
         grown = budget
-        while grown < LARGEST and (missed := tail(grown)) > 0:
+        while grown < LARGEST and (missed := tail(grown)) > RARE:
             more = max(self.quantum, grown // 2 // self.quantum * self.quantum)
             positions += missed * more * (self.idle_passes + (prompt + grown) / self.quantum) / unit
             grown += more
@@ -153,7 +155,7 @@ class BlockCost:
     def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         calls = missed = tail(budget)
         positions, at = float(budget), budget
-        while at < LARGEST and missed > 0:
+        while at < LARGEST and missed > RARE:
             beyond = tail(2 * at)
             positions += at * (missed + beyond) / 2
             missed, at = beyond, 2 * at
@@ -177,7 +179,7 @@ class BigCanvasCost:
     def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         positions, calls = float(budget), 0.0
         grown = budget
-        while grown < LARGEST and (missed := tail(grown)) > 0:
+        while grown < LARGEST and (missed := tail(grown)) > RARE:
             positions += missed * self.quantum
             grown += self.quantum
             calls += missed
@@ -205,7 +207,7 @@ class CapCost:
     def expected(self, budget: int, tail: Tail, *, prompt: int = 0) -> tuple[float, float]:
         again = self.round_trip + self.prompt_price * prompt
         positions, calls = float(budget), 0.0
-        while budget < LARGEST and (missed := tail(budget)) > 0:
+        while budget < LARGEST and (missed := tail(budget)) > RARE:
             positions += missed * (budget + again)
             calls += missed
             budget *= 2

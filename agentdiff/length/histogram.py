@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
+from typing import NamedTuple
 
 Tail = Callable[[int], float]
 """The probability that an output is longer than so many tokens."""
@@ -39,6 +40,7 @@ _RESCALE = 1e9
 REACH = ((3, 6), (15, 4))
 """Up to so many observations, each is spread so many bins to both sides: few say less exactly."""
 LATER_REACH = 2
+SURE = REACH[-1][0]
 
 
 def bin_of(excess: int) -> int:
@@ -76,7 +78,7 @@ class Node:
     def add(self, excess: int) -> None:
         """Take in an output whose excess is known."""
         place = bin_of(excess)
-        reach = next((reach for most, reach in REACH if self.seen < most), LATER_REACH)
+        reach = LATER_REACH if self.seen >= SURE else _reach(self.seen)
         # What repeats itself is exact.
         self.add_share(_triangle(place, 0 if place == self.newest else reach))
         self.newest = place
@@ -84,34 +86,63 @@ class Node:
     def add_share(self, share: Share) -> None:
         """Take in an output of which only a distribution is known."""
         self.seen += 1
-        self.unit *= _GROWTH
+        self.unit = unit = self.unit * _GROWTH
+        mass = self.mass
         for place, weight in share:
-            self.mass[place] = self.mass.get(place, 0.0) + weight * self.unit
-        self.total += self.unit
+            mass[place] = mass.get(place, 0.0) + weight * unit
+        self.total += unit
         if self.unit > _RESCALE:
             self.mass = {place: weight / self.unit for place, weight in self.mass.items()}
             self.total /= self.unit
             self.unit = 1.0
 
 
-def shrunk(node: Node, above: Distribution, *, worth: float) -> Distribution:
-    """The node's distribution, leaning on `above` as if that were `worth` observations."""
-    whole = node.total + worth * node.unit
-    kept = worth * node.unit / whole
-    mixed = [kept * probability for probability in above]
-    for place, weight in node.mass.items():
-        mixed[place] += weight / whole
+class Leaning(NamedTuple):
+    """A node's distribution as its difference from the one above: `kept` of that, and its own."""
+
+    kept: float
+    scale: float
+    """Probability that a unit of `mass` is."""
+    mass: Mapping[int, float]
+
+
+def leaning(node: Node, *, worth: float) -> Leaning:
+    """The node, leaning on what is above it as if that were `worth` observations."""
+    lent = worth * node.unit
+    whole = node.total + lent
+    return Leaning(lent / whole, 1 / whole, node.mass)
+
+
+def shrunk(above: Distribution, chain: Sequence[Leaning]) -> Distribution:
+    """The distribution of the last of a chain, each leaning on the one before.
+
+    Most nodes have few bins with mass, so only `above` is walked whole, and once.
+    """
+    share, own = 1.0, list[tuple[float, Mapping[int, float]]]()
+    for kept, scale, mass in reversed(chain):
+        own.append((share * scale, mass))
+        share *= kept
+    return added(above, share, own)
+
+
+def added(
+    base: Distribution, share: float, others: Iterable[tuple[float, Mapping[int, float]]]
+) -> Distribution:
+    """`share` of `base`, and to it of each other mass its multiple."""
+    mixed = [share * probability for probability in base]
+    for scale, mass in others:
+        for place, weight in mass.items():
+            mixed[place] += scale * weight
     return mixed
 
 
 def tail_of(distribution: Distribution, *, offset: int) -> Tail:
     """The tail of whole lengths, from a distribution of the excess over `offset`."""
-    fits = list(accumulate(distribution))
-    whole = fits[-1]
+    longest_first = list(accumulate(reversed(distribution), initial=0.0))
+    whole = longest_first[-1]
 
     def tail(tokens: int) -> float:
-        reached = bisect_right(EDGES, tokens - offset)
-        return 1.0 if not reached else max(0.0, 1 - fits[reached - 1] / whole)
+        return longest_first[BINS - bisect_right(EDGES, tokens - offset)] / whole
 
     return tail
 
@@ -120,6 +151,10 @@ def quantile(distribution: Distribution, level: float) -> int:
     """The excess that a share `level` of outputs does not exceed, to the width of a bin."""
     fits = list(accumulate(distribution))
     return EDGES[min(BINS - 1, bisect_left(fits, level * fits[-1]))]
+
+
+def _reach(seen: int) -> int:
+    return next((reach for most, reach in REACH if seen < most), LATER_REACH)
 
 
 @cache
@@ -147,15 +182,15 @@ VOTE_REACH = 9
 """Bins to both sides that count as near."""
 
 
-def near(excess: int, distribution: Distribution) -> float:
-    """How likely the length was, give or take a little: what votes between distributions.
+def near(excess: int) -> range:
+    """The bins of about this length. How much lies there is what votes between distributions.
 
     At the width of one bin a vote would be about single tokens, which no budget is about.
     """
     place = bin_of(excess)
-    return sum(distribution[max(0, place - VOTE_REACH) : place + VOTE_REACH + 1])
+    return range(max(0, place - VOTE_REACH), min(BINS, place + VOTE_REACH + 1))
 
 
-def past(excess: int, distribution: Distribution) -> float:
-    """The probability of more than `excess`."""
-    return tail_of(distribution, offset=0)(excess)
+def past(excess: int) -> range:
+    """The bins of everything longer."""
+    return range(min(BINS - 1, bisect_right(EDGES, excess)), BINS)

@@ -19,8 +19,12 @@ from agentdiff.generation import StepKind
 from agentdiff.length.context import StepContext
 from agentdiff.length.histogram import (
     Distribution,
+    Leaning,
     Node,
+    Tail,
+    added,
     beyond,
+    leaning,
     near,
     past,
     shrunk,
@@ -37,6 +41,8 @@ VOTE = 0.5
 """How much one outcome counts between the experts."""
 REVIVAL = 0.003
 """The share of the weights that is dealt out anew after each outcome, so that none dies out."""
+UNHEARD = 1e-4
+"""A weight that changes no budget."""
 BASE = "history"
 """The expert that looks at nothing but the path."""
 
@@ -56,6 +62,7 @@ SQUEEZE_MARGIN = 2
 """An output that ends so few tokens before its target may have been squeezed into it."""
 _SQUEEZE_KEPT = 0.995
 _HASHED = "episode:"
+_AS_ABOVE = Leaning(1.0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +141,14 @@ class View:
 
     path: tuple[Key, ...]
     """Keys of its nodes: kind, size, agent, tool, model."""
+    base: Distribution
+    """The excess over the schema's minimum, by the path alone."""
     blend: Distribution
-    """The excess over the schema's minimum."""
-    experts: Mapping[str, tuple[Key, Distribution]]
-    """By name; `BASE` first. Each with its node and its distribution."""
+    """The same, with what the experts say."""
+    tail: Tail
+    """Of whole lengths, by `blend`."""
+    experts: Mapping[str, tuple[Key, Leaning]]
+    """By name; `BASE` first. Each with its node and how that leans on `base`."""
     weights: Sequence[float]
     """Of the experts, summing to 1."""
 
@@ -166,21 +177,34 @@ class Learned:
     def view(self, context: StepContext) -> View:
         """What is known of a context. Changes nothing."""
         path = path_of(context)
-        distribution = self.prior[context.kind]
-        for key, worth in zip(path, WORTH, strict=True):
-            if (node := self.nodes.get(key)) is not None:
-                distribution = shrunk(node, distribution, worth=worth)
-        experts: dict[str, tuple[Key, Distribution]] = {BASE: (path[-1], distribution)}
+        find = self.nodes.get
+        base = shrunk(
+            self.prior[context.kind],
+            [
+                leaning(node, worth=worth)
+                for key, worth in zip(path, WORTH, strict=True)
+                if (node := find(key)) is not None
+            ],
+        )
+        experts: dict[str, tuple[Key, Leaning]] = {BASE: (path[-1], _AS_ABOVE)}
         for name, features in self._moment(context).items():
             key = (*path[-1], name, *features)
-            node = self.nodes.get(key)
-            own = distribution if node is None else shrunk(node, distribution, worth=EXPERT_WORTH)
-            experts[name] = (key, own)
+            node = find(key)
+            experts[name] = key, leaning(node, worth=EXPERT_WORTH) if node else _AS_ABOVE
         votes = self.votes.get(context.kind, {})
         # An expert that never had a say starts with an equal one.
         present = [votes.get(name, 1 / len(experts)) for name in experts]
-        weights = [vote / sum(present) for vote in present]
-        return View(path=path, blend=_blend(experts, weights), experts=experts, weights=weights)
+        whole = sum(present)
+        weights = [vote / whole for vote in present]
+        blend = _blend(base, experts, weights)
+        return View(
+            path=path,
+            base=base,
+            blend=blend,
+            tail=tail_of(blend, offset=context.schema_min),
+            experts=experts,
+            weights=weights,
+        )
 
     def log_price(self, context: StepContext, view: View) -> float:
         """Logarithm of the positions that a call beyond the first is worth."""
@@ -247,9 +271,12 @@ class Learned:
         """
         if len(view.experts) == 1:
             return
+        places = past(excess) if is_cut else near(excess)
+        of_base = sum(view.base[places.start : places.stop])
         votes: list[float] = []
-        for weight, (_, distribution) in zip(view.weights, view.experts.values(), strict=True):
-            likely = past(excess, distribution) if is_cut else near(excess, distribution)
+        for weight, (_, own) in zip(view.weights, view.experts.values(), strict=True):
+            found = sum([mass for place, mass in own.mass.items() if place in places])
+            likely = own.kept * of_base + own.scale * found
             votes.append(weight * max(1e-9, likely) ** VOTE)
         whole = sum(votes)
         known = self.votes.setdefault(kind, {})
@@ -265,7 +292,7 @@ class Learned:
             return False
         squeeze = self.squeezes.setdefault(outcome.context.model, Squeeze())
         ended_near = outcome.used >= outcome.target - SQUEEZE_MARGIN
-        tail = tail_of(view.blend, offset=outcome.context.schema_min)
+        tail = view.tail
         around = max(SQUEEZE_MARGIN, outcome.target // 10)
         mass = tail(outcome.target - around - 1) - tail(outcome.target + around)
         chance = mass * (SQUEEZE_MARGIN + 1) / (2 * around + 1)
@@ -309,14 +336,17 @@ def episode_key(episode: str) -> str:
 
 
 def _blend(
-    experts: Mapping[str, tuple[Key, Distribution]], weights: Sequence[float]
+    base: Distribution, experts: Mapping[str, tuple[Key, Leaning]], weights: Sequence[float]
 ) -> Distribution:
-    found = list(experts.values())
-    blend = [weights[0] * probability for probability in found[0][1]]
-    for weight, (_, distribution) in zip(weights[1:], found[1:], strict=True):
-        if weight > 1e-4:
-            blend = [a + weight * b for a, b in zip(blend, distribution, strict=True)]
-    return blend
+    if len(experts) == 1:
+        return base
+    heard = [
+        (weight, own)
+        for weight, (_, own) in zip(weights, experts.values(), strict=True)
+        if weight > UNHEARD
+    ]
+    share = sum(weight * own.kept for weight, own in heard)
+    return added(base, share, [(weight * own.scale, own.mass) for weight, own in heard])
 
 
 def _octave(tokens: int | None) -> int | None:

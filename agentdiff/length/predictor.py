@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import Budget
 from agentdiff.length.context import StepContext
 from agentdiff.length.cost import LARGEST, CostModel
-from agentdiff.length.histogram import Tail, quantile, tail_of
+from agentdiff.length.histogram import BINS, EDGES, Tail, quantile
 from agentdiff.length.learned import Key, Learned, Outcome, View
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import adopt, from_json, merge, to_json
@@ -31,8 +32,8 @@ ROOM = 4
 """A ceiling is this many times the target. It costs nothing where decoding stops early."""
 LEAST_CEILING = 256
 """Tokens that a ceiling leaves at least: a rare long output is better extended than cut."""
-GROWTH = 0.06
-"""Budgets that are compared lie a quantum or this share apart, whichever is more."""
+HALF, LIKELY = 0.5, 0.03
+"""Misses that no budget should have, and that it is likely to have."""
 EXPLORE_EVERY, EXPLORE = 50, 1.5
 """Where lengths are known only from below, so often so much more is allowed, to see what happens."""
 LAST_RESORT = 0.99
@@ -126,16 +127,19 @@ class LengthPredictor:
             price = math.exp(learned.log_price(context, view))
         _, most = self._range(context, quantum)
         floor = min(most, _up(max(used, budget.target) + 1, quantum))
-        tail = tail_of(view.blend, offset=context.schema_min)
+        tail = view.tail
         if cost.recovery == "retry":
             enough = context.schema_min + quantile(view.blend, LAST_RESORT)
             target = min(most, _up(max(2 * budget.target, enough), quantum))
         else:
             known = max(used, budget.target)
+            cut = max(tail(known), 1e-9)
             target = known + _cheapest(
-                _candidates(max(quantum, floor - known), max(quantum, most - known), quantum),
                 cost,
-                lambda more: tail(known + more) / max(tail(known), 1e-9),
+                lambda more: tail(known + more) / cut,
+                offset=0,
+                least=max(quantum, floor - known),
+                most=max(quantum, most - known),
                 price=price,
                 prompt=context.prompt_tokens or 0,
             )
@@ -188,7 +192,7 @@ class LengthPredictor:
             median=least + quantile(view.blend, 0.5),
             p97=least + quantile(view.blend, 0.97),
             price=price,
-            miss=tail_of(view.blend, offset=least)(budget.target),
+            miss=view.tail(budget.target),
             levels=[
                 (name, node.seen if node else 0) for name, node in zip(names, counts, strict=True)
             ],
@@ -300,9 +304,11 @@ class LengthPredictor:
         leaf = learned.nodes.get(view.path[-1])
         floor = min(most, _up(leaf.floor, quantum)) if leaf else 0
         target = _cheapest(
-            _candidates(max(least, floor), most, quantum),
             cost,
-            tail_of(view.blend, offset=context.schema_min),
+            view.tail,
+            offset=context.schema_min,
+            least=max(least, floor),
+            most=most,
             price=math.exp(learned.log_price(context, view)),
             prompt=context.prompt_tokens or 0,
         )
@@ -322,25 +328,39 @@ class LengthPredictor:
         return least, max(least, most)
 
 
-def _candidates(least: int, most: int, quantum: int) -> Iterator[int]:
-    budget = least
-    while budget < most:
-        yield budget
-        budget += max(quantum, int(budget * GROWTH) // quantum * quantum)
-    yield most
-
-
 def _cheapest(
-    candidates: Iterator[int], cost: CostModel, tail: Tail, *, price: float, prompt: int
+    cost: CostModel, tail: Tail, *, offset: int, least: int, most: int, price: float, prompt: int
 ) -> int:
-    """The smallest of the candidates (which ascend) that cost least."""
-    best, least = 0, math.inf
-    for budget in candidates:
-        if budget >= least:
-            break  # a budget costs at least itself
+    """The smallest budget in `least..most` that costs least, a multiple of the quantum.
+
+    What fits rises at the edges of bins only, so those are compared; none that most outputs exceed.
+    A budget costs at least itself and a call for each miss, which rules out nearly all others once
+    a likely one is known.
+    """
+    quantum = cost.quantum
+
+    def first(level: float) -> int:
+        return bisect_left(EDGES, -level, key=lambda edge: -tail(offset + edge))
+
+    def price_of(budget: int) -> float:
         positions, calls = cost.expected(budget, tail, prompt=prompt)
-        if positions + price * calls < least:
-            best, least = budget, positions + price * calls
+        return positions + price * calls
+
+    best = min(most, max(least, _up(offset + EDGES[min(BINS - 1, first(LIKELY))], quantum)))
+    lowest, budget = price_of(best), 0
+    for edge in EDGES[first(HALF) :]:
+        before = budget
+        budget = -(-(offset + edge) // quantum) * quantum
+        budget = least if budget < least else most if budget > most else budget
+        if budget == before:
+            continue
+        if budget > lowest:
+            break
+        if budget == best or budget + price * tail(budget) > lowest:
+            continue
+        found = price_of(budget)
+        if found < lowest or (found == lowest and budget < best):
+            best, lowest = budget, found
     return best
 
 
