@@ -58,7 +58,7 @@ def after_step(sequence: Sequence) -> Update:
             return finish(sequence, run[:end])
         if len(run) >= room:
             return finish(sequence, run, is_cut=sequence.matcher is None)
-    if sequence.matcher is not None and len(run) > sequence.streamed:
+    if sequence.matcher is not None and len(sequence.done) + len(run) > sequence.streamed:
         ahead = sequence.matcher.copy()
         ahead.advance(run)
         rest = forced_end(ahead, room - len(run))
@@ -67,8 +67,9 @@ def after_step(sequence: Sequence) -> Update:
             return finish(sequence, run + rest)
         if is_settled:
             sequence.matcher = ahead
-    final = tuple(run[sequence.streamed :])
-    sequence.streamed = len(run)
+    # Blocks that the grammar filled have had no step, so what is new may begin before this one.
+    final = tuple((sequence.done + run)[sequence.streamed :])
+    sequence.streamed += len(final)
     rest = sequence.block[len(run) :].tolist()
     draft = tuple(None if token == MASKED else token for token in rest)
     return Update(sequence=sequence.id, final=final, draft=draft)
@@ -83,7 +84,7 @@ def finish(sequence: Sequence, run: list[int], *, is_cut: bool = False) -> Updat
     tokens = tokens[: min(end, ceiling)]
     return Update(
         sequence=sequence.id,
-        final=tuple(tokens[len(sequence.done) + sequence.streamed :]),
+        final=tuple(tokens[sequence.streamed :]),
         draft=(),
         output=sequence.output(tokens, is_complete=not is_cut),
     )

@@ -59,7 +59,7 @@ class Sequence:
     since_refresh: int = 0
     """Bidirectional models: steps since keys and values were computed."""
     streamed: int = 0
-    """Tokens of the active block already reported as final."""
+    """Tokens of the reply already reported as final."""
     expected_blocks: int = 0
     """Blocks that `target` tokens take; further ones are extensions."""
     forwards: int = 0
@@ -110,13 +110,12 @@ class Sequence:
         self.tail = tail
         self.opened = length
         self.is_settled = False
-        self.step = self.post_steps = self.streamed = 0
+        self.step = self.post_steps = 0
         self.blocks += 1
 
     def close_block(self) -> None:
         """The active block's tokens are final; a new block must be opened."""
         self.done.extend(self.block.tolist())
-        self.streamed = 0
 
     def leading(self) -> list[int]:
         """Tokens of the active block that stand before its first mask."""

@@ -125,6 +125,25 @@ def test_forced_tokens_are_committed_in_the_first_step() -> None:
     assert output.stats.forwards <= 3
 
 
+def test_blocks_that_the_grammar_fills_are_reported_too() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"first_long_name": {"enum": ["one", "two"]}, "other": {"enum": [1, 2]}},
+        "required": ["first_long_name", "other"],
+        "additionalProperties": False,
+    }
+    engine = Engine(toy_family(block_len=4))
+    matcher = compile_schema(schema, VOCABULARY).start(60)
+    engine.add([5, 6, 7], DecodeParams(target=8, ceiling=60), matcher)
+    told: list[int] = []
+    output = None
+    while output is None:
+        (update,) = engine.step()
+        told += update.final
+        output = update.output
+    assert tuple(told) == output.tokens
+
+
 def test_a_cancelled_sequence_is_gone_and_its_neighbour_is_untouched() -> None:
     engine = Engine(FAMILY)
     params = DecodeParams(target=8, ceiling=32)
