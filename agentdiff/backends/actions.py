@@ -86,15 +86,26 @@ def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
     cannot say a number that no tool gave it. A pointer does not say whose argument it is: where a grounded tool and
     another one have an argument of the same name, both are bound.
     """
-    texts = _said(request)
-    grounded = [tool for tool in request.tools if format.grounded or tool.grounded]
     results = "; ".join(spoken(m.content) for m in request.messages if m.role == "tool")
     answers = {"/answer": [results]} if format.grounded and results.strip(" ;") else {}
     return answers | {
-        f"/args/{_escape(name)}{suffix}": texts
-        for tool in grounded
-        for name in tool.parameters.get("properties", {})
-        for suffix in ("", "/*")
+        f"/args{pointer}": texts
+        for own in argument_grounding(request, format).values()
+        for pointer, texts in own.items()
+    }
+
+
+def argument_grounding(request: Request, format: ReplyFormat) -> dict[str, dict[str, list[str]]]:
+    """Tool -> pointer into its arguments -> texts, where free strings must be spans of the conversation."""
+    texts = _said(request)
+    return {
+        tool.name: {
+            f"/{_escape(name)}{suffix}": texts
+            for name in tool.parameters.get("properties", {})
+            for suffix in ("", "/*")
+        }
+        for tool in request.tools
+        if format.grounded or tool.grounded
     }
 
 

@@ -20,7 +20,7 @@ FORMAT: Final = ReplyFormat()
 def in_words(request: Request) -> Request:
     """The same without tools, whose schema is that of an action. What was called is told as it was written."""
     told = "\n".join([instructions(request), "The tools:", *map(_described, request.tools)])
-    messages = [_plain(message) for message in request.messages]
+    messages = [plain(message) for message in request.messages]
     if messages[0].role == "system":
         messages[0] = system(f"{messages[0].content}\n\n{told}")
     else:
@@ -39,7 +39,8 @@ def _described(tool: ToolSpec) -> str:
     return f"- {tool.name}: {tool.description} Its arguments: {parameters}"
 
 
-def _plain(message: Message) -> Message:
+def plain(message: Message) -> Message:
+    """The same message without calls and results, for a template that knows neither."""
     if message.role == "tool":
         return user(f"{message.name or 'the tool'} returned: {message.content}")
     if message.tool_calls:

@@ -136,7 +136,7 @@ class Engine:
                 more than the ceiling, or the model cannot do what the parameters ask for.
         """
         traits = self.family.traits
-        room = traits.context_len - len(prompt)
+        room = traits.context_len - len(prompt) - len(params.suffix)
         if params.target > room:
             raise ConfigurationError(
                 f"the prompt has {len(prompt)} tokens and the reply is expected to take {params.target}, but "

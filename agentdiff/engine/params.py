@@ -36,6 +36,9 @@ class DecodeParams:
     contract_at: float | None = None
     """Bidirectional models: when a block begins, cut the end of the canvas where an end token has at least this
     probability (after rho-EOS); if the reply goes on, the canvas grows again. None never cuts."""
+    suffix: tuple[int, ...] = ()
+    """What stands behind the reply, which is to fit before it (infilling). Block-causal models do not see it; of a
+    canvas model's canvas it takes what the ceiling leaves."""
     temperature: float = 0.0
     """0 takes the most probable token; above it, tokens are drawn (float64 Gumbel, arXiv 2409.02908)."""
     top_p: float = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from agentdiff.backends import connect
-from agentdiff.backends.local import LocalBackend, vocabulary_of
+from agentdiff.backends.local import LocalBackend
+from agentdiff.backends.vocabulary import vocabulary_of
+from agentdiff.constraint import GrammarCache
 from agentdiff.engine.weights import quantize_rows, write_weights
 from agentdiff.errors import (
     BackendError,
@@ -26,7 +29,7 @@ from agentdiff.errors import (
 )
 from agentdiff.generation import Backend, Budget, Draft, Request, Sampling, generate
 from agentdiff.messages import ToolCall, ToolSpec, assistant, system, tool_result, user
-from tests.backends.conformance import CHECKS, NOTE, Subject
+from tests.backends.conformance import CHECKS, NOTE, TEXTS, Subject
 from tests.engine.toys import toy_router
 
 pytestmark = pytest.mark.local
@@ -66,7 +69,7 @@ def write_checkpoint(folder: Path, **declared: object) -> Path:
         "block_length": 8,
         "mask_token_id": 1,
         "eos_token_id": 2,
-        "max_position_embeddings": 400,
+        "max_position_embeddings": 1000,
         "agentdiff": declared,
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -92,7 +95,7 @@ def router(tmp_path_factory) -> Path:
 
 def held(backend: Backend) -> int:
     assert isinstance(backend, LocalBackend)
-    return len(backend._jobs) + len(backend._changed) + backend._engine.busy
+    return backend._shared.held + backend._engine.busy
 
 
 def failing(folder: Path) -> LocalBackend:
@@ -111,8 +114,10 @@ def subject(folder: Path) -> Subject:
     call = Request(
         messages=(user("add a note that says buy milk"),), tools=(NOTE,), tool_choice="required"
     )
+    texts = tuple(replace(text, budget=Budget(target=8, ceiling=24)) for text in TEXTS)
     return Subject(
         name="local",
+        texts=texts,
         open=lambda: connect(f"local:{folder}"),
         call=call,
         failing=lambda: failing(folder),
@@ -190,18 +195,18 @@ async def test_drafts_show_what_is_not_decided_yet(plain: Path) -> None:
 
 async def test_what_cannot_be_done_is_refused_before_any_forward(plain: Path, router: Path) -> None:
     backend = LocalBackend.load(str(plain))
-    with pytest.raises(ContextTooLong, match="the context holds 400; shorten the task"):
-        await generate(backend, Request(messages=(user("x" * 500),)))
+    with pytest.raises(ContextTooLong, match="the context holds 1000; shorten the task"):
+        await generate(backend, Request(messages=(user("x" * 1100),)))
     schema = {"type": "string", "minLength": 30}
     with pytest.raises(BudgetTooSmall):
         await generate(
             backend,
             Request(messages=(user("x"),), schema=schema, budget=Budget(target=4, ceiling=4)),
         )
-    with pytest.raises(SchemaError, match="contentEncoding"):
+    with pytest.raises(SchemaError, match="pattern"):
         await generate(
             backend,
-            Request(messages=(user("x"),), schema={"type": "string", "contentEncoding": "base64"}),
+            Request(messages=(user("x"),), schema={"type": "string", "pattern": r"(a)\1"}),
         )
     with pytest.raises(TimedOut, match="deadline_s"):
         await generate(backend, Request(messages=(user("x"),), deadline_s=1e-9))
@@ -388,7 +393,7 @@ async def test_a_prompt_without_tokens_is_refused(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = LocalBackend.load(str(plain))
-    monkeypatch.setattr(backend, "_prompt", lambda _: [])
+    monkeypatch.setattr(backend._tokenizer, "encode", lambda *_, **__: [])
     with pytest.raises(ConfigurationError, match="`prompt` is empty"):
         await generate(backend, spoken(1))
     assert held(backend) == 0
@@ -411,7 +416,7 @@ async def test_a_reply_that_the_context_leaves_no_room_for_is_too_long_a_context
     backend = LocalBackend.load(str(plain))
     schema = {"type": "string", "minLength": 60, "maxLength": 80}
     request = Request(
-        messages=(user("x" * 350),), schema=schema, budget=Budget(target=8, ceiling=200)
+        messages=(user("x" * 950),), schema=schema, budget=Budget(target=8, ceiling=200)
     )
     with pytest.raises(ContextTooLong, match=r"takes \d+ tokens and the reply needs"):
         await generate(backend, request)
@@ -423,10 +428,11 @@ async def test_sampling_that_is_not_done_is_told(plain: Path) -> None:
     request = Request(
         messages=(user("hello"),),
         sampling=Sampling(temperature=1.0, top_p=0.5),
-        budget=Budget(target=8, ceiling=8),
+        budget=Budget(target=8, ceiling=40),
     )
-    (warning,) = (await generate(backend, request)).warnings
-    assert "top_p" in warning
+    (warning,) = (await generate(backend, replace(request, schema={"enum": ["a", "b"]}))).warnings
+    assert "under a grammar; `top_p` was not used" in warning
+    assert (await generate(backend, request)).warnings == ()
 
 
 async def test_references_of_every_kind_survive_in_tools(plain: Path) -> None:
@@ -463,8 +469,9 @@ async def test_an_open_bound_in_the_old_spelling_is_no_bug_of_ours(plain: Path) 
 
 async def test_grammars_of_texts_that_never_come_back_are_not_kept(router: Path) -> None:
     backend = LocalBackend.load(str(router))
+    backend._grammars = GrammarCache(max_bytes=300_000)
     for number in range(12):
         request = Request(messages=(user(f"note {number}"),), tools=(NOTE,))
         await generate(backend, request)
-    kept = [cache.cache_info() for cache in (backend._grammar, backend._grounded_grammar)]
-    assert [info.currsize for info in kept] == [0, 8]
+    assert 0 < len(backend._grammars) < 12
+    assert backend._grammars.nbytes < 400_000

@@ -9,7 +9,8 @@ import torch
 from tokenizers import Tokenizer
 
 from agentdiff.backends.actions import ReplyFormat, grounding, reply_schema
-from agentdiff.backends.local import load_tokenizer, vocabulary_of
+from agentdiff.backends.local import load_tokenizer
+from agentdiff.backends.vocabulary import vocabulary_of
 from agentdiff.constraint import compile_schema
 from agentdiff.embedded.training import corpus, examples
 from agentdiff.embedded.training.batches import Stream

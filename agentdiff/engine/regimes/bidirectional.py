@@ -59,8 +59,8 @@ class Bidirectional:
                 f"`cache` is 'block', which {self.traits.name} cannot have: it looks ahead; "
                 "use 'none' (exact), 'prefix' or 'dual'"
             )
-        if params.guidance and params.cache not in (None, "none"):
-            raise ConfigurationError("`guidance` needs `cache` 'none'")
+        if params.cache not in (None, "none") and (params.guidance or params.suffix):
+            raise ConfigurationError("`guidance` and `suffix` need `cache` 'none'")
         is_shifted = self.traits.shift != "none"
         if is_shifted and params.revision is not None and params.cache in ("prefix", "dual"):
             raise ConfigurationError(
@@ -168,12 +168,17 @@ class Bidirectional:
         return pushes
 
     def _canvas(self, sequence: Sequence) -> NDArray[np.int64]:
-        """[P + G] the whole sequence with its masks."""
+        """[P + G] the whole sequence with its masks, and the suffix behind it where there is one."""
         written = [*sequence.prompt, *sequence.done]
         rest = sequence.canvas_len - len(sequence.done) - len(sequence.block)
         block = np.where(sequence.block == MASKED, self.mask_id, sequence.block)
         return np.concatenate(
-            [np.array(written, np.int64), block, np.full(rest, self.mask_id, np.int64)]
+            [
+                np.array(written, np.int64),
+                block,
+                np.full(rest, self.mask_id, np.int64),
+                np.array(sequence.params.suffix, np.int64),
+            ]
         )
 
     def _run(self, group: list[_Push], questions: dict[int, Question]) -> Many[Tensor]:

@@ -57,6 +57,11 @@ class BlockCausal:
             raise ConfigurationError(
                 f"`cache` is {params.cache!r}, but a block-causal model ({name}) has an exact `block` cache"
             )
+        if params.suffix:
+            raise ConfigurationError(
+                f"{name} is block-causal: it sees nothing behind the block that it writes, so it cannot fill in "
+                "before a `suffix`; a bidirectional or a canvas model can (LLaDA, Dream, DiffusionGemma)"
+            )
         if params.guidance:
             raise ConfigurationError(f"`guidance` needs a bidirectional model, {name} is not one")
         if params.block_len is not None and params.block_len > length:

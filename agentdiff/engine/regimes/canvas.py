@@ -80,6 +80,11 @@ class CanvasRegime:
             raise ConfigurationError(
                 f"`policy` must be a `Renoise` for {self.traits.name}, got {params.policy!r}"
             )
+        length = params.block_len or self.traits.block_len
+        if params.suffix and params.ceiling >= length:
+            raise ConfigurationError(
+                f"`ceiling` is {params.ceiling}, which leaves the canvas of {length} tokens no room for the `suffix`"
+            )
         if params.cache not in (None, "block") or params.guidance or params.revision is not None:
             raise ConfigurationError(
                 f"`cache`, `guidance` and `revision` have no meaning for {self.traits.name}: every "
@@ -186,10 +191,18 @@ class CanvasRegime:
         schedule = self._schedule(sequence)
         sequence.open_block(self._length(sequence))
         self._canvases[sequence] = _Canvas(
-            ids=self._noise(sequence),
+            ids=self._held(sequence, self._noise(sequence)),
             steps_left=schedule.steps,
             history=deque(maxlen=schedule.stable_steps),
         )
+
+    def _held(self, sequence: Sequence, ids: Ids) -> Ids:
+        """[L] with the suffix in its place."""
+        suffix = sequence.params.suffix[: len(ids) - sequence.params.ceiling]
+        if suffix:
+            ids = ids.copy()
+            ids[sequence.params.ceiling : sequence.params.ceiling + len(suffix)] = suffix
+        return ids
 
     def _noise(self, sequence: Sequence) -> Ids:
         """[L] random ids. Draws as transformers' own loop does: a seed gives the same canvases."""
@@ -292,7 +305,7 @@ class CanvasRegime:
         ranked = step.entropy[order]
         accepted = np.zeros(len(order), np.bool_)
         accepted[order] = np.cumsum(ranked) - ranked <= schedule.bound
-        canvas.ids = np.where(accepted, step.drawn, self._noise(sequence))
+        canvas.ids = self._held(sequence, np.where(accepted, step.drawn, self._noise(sequence)))
         canvas.steps_left -= 1
         seen = step.best.tobytes()
         is_stable = len(canvas.history) == schedule.stable_steps and all(

@@ -1,0 +1,273 @@
+"""A checkpoint's own chat template: conversations as its model has read them, and how it was taught to call tools.
+
+How calls are written is read off the template: it is made to write conversations with calls in them, and what stands
+around the names and the arguments is the syntax. So what a model is shown and what it is held to have one source, and
+no table of models goes out of date. A template that shows no tools, or writes calls in another way than a name and a
+JSON object, has no syntax; its model is told of the tools in words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from agentdiff.constraint import ToolSyntax
+from agentdiff.errors import ConfigurationError
+from agentdiff.messages import Json, ToolSpec
+
+if TYPE_CHECKING:
+    from agentdiff.constraint import Style
+
+Rows = Sequence[Mapping[str, Json]]
+Piece = str | int
+
+
+class Tokenizer(Protocol):
+    """What is used of a tokenizer of transformers."""
+
+    @property
+    def chat_template(self) -> Any:
+        """Jinja source, sources by name, or None."""
+        ...
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Token id → a token that was added to the vocabulary, special or not."""
+        ...
+
+    @property
+    def apply_chat_template(self) -> Any:
+        """Renders a conversation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """How a model writes calls."""
+
+    syntax: ToolSyntax
+    style: Style
+    """Separators of the JSON that it writes."""
+    is_parallel: bool
+    """Whether several calls may stand in one reply."""
+    tags: Mapping[int, str]
+    """Token → text, of the tags in `syntax` that are one token."""
+
+
+class ChatTemplate:
+    """Renders conversations; a checkpoint without a template gets `role: text` lines."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Read the template of a tokenizer, and with it how calls are written."""
+        self._tokenizer = tokenizer
+        self.calls: CallSyntax | None = read_syntax(self, tokenizer) if self.exists else None
+        """None: tools are told in words."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the checkpoint has a template."""
+        return self._tokenizer.chat_template is not None
+
+    def render(self, rows: Rows, tools: Sequence[Json]) -> str:
+        """The prompt, up to where the reply begins. Templates with a switch for thinking have it off.
+
+        Raises:
+            ConfigurationError: The template refuses the conversation.
+        """
+        if not self.exists:
+            return "".join(f"{row['role']}: {row['content']}\n" for row in rows) + "assistant: "
+        return self.apply(rows, tools, is_open=True, switch={"enable_thinking": False})
+
+    def apply(
+        self, rows: Rows, tools: Sequence[Json], *, is_open: bool, switch: Mapping[str, bool]
+    ) -> str:
+        """What the template makes of rows; `is_open` adds what begins a reply.
+
+        Raises:
+            ConfigurationError: The template refuses them.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(rows),
+                    tools=tools or None,
+                    add_generation_prompt=is_open,
+                    tokenize=False,
+                    **switch,
+                )
+            )
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            raise ConfigurationError(
+                f"the checkpoint's chat template cannot write this conversation ({type(error).__name__})"
+            ) from error
+
+
+def as_functions(tools: Sequence[ToolSpec]) -> list[Json]:
+    """Tools in the shape that templates take."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
+        for tool in tools
+    ]
+
+
+_SHOWN = "shown_probe"
+_NAME = "called_probe"
+_SAID = "said_probe"
+_ID = "idprobe00"
+_ARGUMENTS = {"first": "one", "second": "two"}
+_SPELLINGS: tuple[tuple[Style, str], ...] = (
+    ("spaced", json.dumps(_ARGUMENTS)),
+    ("compact", json.dumps(_ARGUMENTS, separators=(",", ":"))),
+)
+_ASKED = {"role": "user", "content": "asked_probe"}
+_TRIGGER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|[^\s{]+")
+
+
+def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | None:
+    """How calls are written, by what the template makes of conversations with one and two of them."""
+    added = {str(token.content): token_id for token_id, token in _added(tokenizer)}
+    try:
+        one = _turn(template, calls=1, added=added)
+    except ConfigurationError:
+        return None
+    if one is None:
+        return None
+    try:
+        two = _turn(template, calls=2, added=added)
+    except ConfigurationError:
+        two = None
+    style, before, (to_arguments, *_), after = one
+    begin, before_name, after_arguments, between, end = "", before, after, "", ""
+    is_parallel = two is not None and two[1] == before and two[3] == after
+    if is_parallel and two is not None:
+        inner = two[2][1]
+        before_name = _common_suffix(before, inner)
+        inner = inner.removesuffix(before_name)
+        after_arguments = _common_prefix(inner, after)
+        between = inner.removeprefix(after_arguments)
+        begin, end = before.removesuffix(before_name), after.removeprefix(after_arguments)
+        is_parallel = bool(before_name) and bool(after_arguments)
+    if not is_parallel:
+        begin, before_name, after_arguments, between, end = "", before, after, "", ""
+    tags: dict[int, str] = {}
+
+    def pieces(text: str) -> tuple[Piece, ...]:
+        found: list[Piece] = []
+        for part in _split(text, added):
+            token = added.get(part)
+            if token is not None:
+                tags[token] = part
+            found.append(part if token is None else token)
+        return tuple(found)
+
+    opening = pieces(begin) or pieces(before_name)
+    first = opening[0] if opening else ""
+    if isinstance(
+        first, str
+    ):  # the trigger is the tag alone, so that text cannot hold a part of it
+        found = _TRIGGER.match(first)
+        if found is None:
+            return None
+        rest = first[found.end() :]
+        opening = (found[0], *([rest] if rest else []), *opening[1:])
+    return CallSyntax(
+        syntax=ToolSyntax(
+            begin=opening if begin else (),
+            before_name=pieces(before_name) if begin else opening,
+            before_arguments=pieces(to_arguments),
+            after_arguments=pieces(after_arguments),
+            between=pieces(between),
+            end=pieces(end),
+        ),
+        style=style,
+        is_parallel=is_parallel,
+        tags=tags,
+    )
+
+
+_Turn = tuple["Style", str, list[str], str]
+"""Style; before the first name; between name, arguments, next name and so on; behind the last arguments."""
+
+
+def _turn(template: ChatTemplate, *, calls: int, added: Mapping[str, int]) -> _Turn | None:
+    """The parts of a turn with calls; None where they are not names and JSON objects, or the tools are not shown."""
+    tools = as_functions([ToolSpec(name=_SHOWN, description="d", parameters={"type": "object"})])
+    call_ids = [f"{_ID}{number}" for number in range(calls)]
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "type": "function",
+                "id": call_id,
+                "function": {"name": _NAME, "arguments": _ARGUMENTS},
+            }
+            for call_id in call_ids
+        ],
+    }
+    results = [
+        {"role": "tool", "content": _SAID, "tool_call_id": call_id, "name": _NAME}
+        for call_id in call_ids
+    ]
+    opening = template.apply([_ASKED], tools, is_open=True, switch={})
+    whole = template.apply([_ASKED, said, *results, _ASKED], tools, is_open=False, switch={})
+    if _SHOWN not in opening or not whole.startswith(opening):
+        return None
+    ending = _turn_end(template, tools, opening, added)
+    if ending is None:
+        return None
+    turn = whole[len(opening) :].partition(ending)[0]
+    for style, arguments in _SPELLINGS:
+        parts = re.split(f"{_NAME}|{re.escape(arguments)}", turn)
+        if len(parts) == 2 * calls + 1 and _ID not in turn and _SAID not in turn:
+            return style, parts[0].lstrip(), parts[1:-1], parts[-1].rstrip()
+    return None
+
+
+def _turn_end(
+    template: ChatTemplate, tools: Sequence[Json], opening: str, added: Mapping[str, int]
+) -> str | None:
+    """The token that ends a turn."""
+    said = {"role": "assistant", "content": _SAID}
+    whole = template.apply([_ASKED, said, _ASKED], tools, is_open=False, switch={})
+    behind = whole[len(opening) :].partition(_SAID)[2].lstrip()
+    return next((token for token in _longest_first(added) if behind.startswith(token)), None)
+
+
+def _added(tokenizer: Tokenizer) -> list[tuple[int, Any]]:
+    return list(tokenizer.added_tokens_decoder.items())
+
+
+def _longest_first(added: Mapping[str, int]) -> list[str]:
+    return sorted((token for token in added if token.strip()), key=len, reverse=True)
+
+
+def _split(text: str, added: Mapping[str, int]) -> list[str]:
+    """A text at its added tokens, which are parts of their own."""
+    tokens = _longest_first(added)
+    if not tokens:
+        return [text] if text else []
+    pattern = "(" + "|".join(map(re.escape, tokens)) + ")"
+    return [part for part in cast("list[str]", re.split(pattern, text)) if part]
+
+
+def _common_suffix(one: str, other: str) -> str:
+    return _common_prefix(one[::-1], other[::-1])[::-1]
+
+
+def _common_prefix(one: str, other: str) -> str:
+    pairs = zip(one, other, strict=False)
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
