@@ -122,19 +122,22 @@ class Router:
         """What holds whoever is asked; room for what one of them has room for, since that one is chosen."""
         each = [backend.capabilities for backend in self.backends]
         tokenizers = dict.fromkeys(one.tokenizer for one in each)
+        # A block of one that extends costs little where it is too long. Beside one that does not extend
+        # it would look like a canvas, which costs all of its length at every pass.
+        fixed = [one for one in each if not one.extends]
         return Capabilities(
             enforcement=STRENGTH[max(STRENGTH.index(one.enforcement) for one in each)],
             tools=any(one.tools for one in each),
             drafts=any(one.drafts for one in each),
             seed=all(one.seed for one in each),
-            extends=all(one.extends for one in each),
+            extends=not fixed,
             continues=all(one.continues for one in each),
             is_double=all(one.is_double for one in each),
             model=", ".join(candidate.name for candidate in self._setup.candidates),
             context_tokens=_most([one.context_tokens for one in each]),
             max_tools=_most([one.max_tools for one in each]),
             tokenizer="|".join(tokenizers),
-            quantum=math.lcm(*(one.quantum for one in each)),
+            quantum=math.lcm(*(one.quantum for one in fixed or each)),
         )
 
     def select(self, context: RouteContext) -> Backend | None:

@@ -30,7 +30,7 @@ class Job:
     """What the command line asks for."""
 
     task: str
-    backend: str
+    backends: tuple[str, ...]
     tools: str | None
     root: Path
     trace: Path | None
@@ -52,13 +52,14 @@ class Job:
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What is to be done, in words.")],
     backend: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             metavar="SPEC",
-            help="Who answers: [cyan]embedded[/], [cyan]local:PATH-OR-ID[/], "
-            "[cyan]openai:URL#MODEL[/], [cyan]mercury:MODEL[/].",
+            help="Who answers: [cyan]embedded[/] (the default), [cyan]local:PATH-OR-ID[/], "
+            "[cyan]openai:URL#MODEL[/], [cyan]mercury:MODEL[/]. Given again, another one "
+            "that takes over when the first fails.",
         ),
-    ] = "embedded",
+    ] = None,
     tools: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +96,7 @@ def run(
     with _display(trace, as_json=as_json) as display:
         job = Job(
             task=task,
-            backend=backend,
+            backends=tuple(backend or ("embedded",)),
             tools=tools,
             root=root,
             trace=trace,
@@ -117,14 +118,18 @@ def _display(trace: Path | None, *, as_json: bool) -> Display:
 
 def _do(job: Job, display: Display) -> None:
     # The trace is opened last: a wrong option must not empty a file.
-    with display.loading(job.backend):
+    with display.loading(", ".join(job.backends)):
         from agentdiff.agent import Agent
         from agentdiff.backends import connect
         from agentdiff.length import LengthPredictor, Store
         from agentdiff.telemetry import trace_to_file
 
         tools = _tools(job)
-        backend = connect(job.backend)
+        backend = connect(job.backends[0])
+        if len(job.backends) > 1:
+            from agentdiff.backends.router import Router
+
+            backend = Router([backend, *map(connect, job.backends[1:])])
         gc.freeze()  # what is loaded stays: looking through it again takes 200 ms each time
     store = Store(job.root / STORE)
     predictor = LengthPredictor(store)

@@ -388,6 +388,16 @@ def test_it_claims_what_holds_whoever_is_asked() -> None:
     assert (claimed.quantum, claimed.tokenizer, claimed.model) == (96, "x|y", "a, b")
 
 
+def test_a_block_that_extends_is_no_canvas_beside_a_backend_that_does_not() -> None:
+    blocks, hosted = says("a", quantum=32, extends=True), says("b")
+    claimed = Router([blocks, hosted]).capabilities
+    assert (claimed.quantum, claimed.extends) == (1, False)
+    claimed = Router([blocks, says("c", quantum=64, extends=True)]).capabilities
+    assert (claimed.quantum, claimed.extends) == (64, True)
+    claimed = Router([blocks, says("d", quantum=64)]).capabilities
+    assert (claimed.quantum, claimed.extends) == (64, False)
+
+
 async def test_closing_closes_all_whatever_one_of_them_says() -> None:
     closed: list[str] = []
 

@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import pytest
 
-from agentdiff.backends.scripted import Scripted
+from agentdiff.backends.scripted import FunctionBackend, Scripted
 from agentdiff.cli import main
-from agentdiff.errors import ContextTooLong
+from agentdiff.errors import ContextTooLong, Unavailable
 from tests.cli.doubles import calls, embedded, refuses, says
 
 ROOT = Path(__file__).parent.parent.parent
@@ -137,6 +137,22 @@ def test_a_refusal_exits_with_3_and_says_what_a_larger_model_would_do(
         "found no tool for this request; a larger diffusion model (`--backend local:…`)"
         in one_line(err)
     )
+
+
+def test_another_backend_takes_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = Unavailable("connection refused", backend="down")
+    down = FunctionBackend(lambda request: error, name="down")
+    replies = calls(("calculate", {"expression": "1 + 1"})), says("2")
+    backends = {"mercury:m": down, "embedded": embedded(*replies)}
+    monkeypatch.setattr("agentdiff.backends.connect", lambda spec: backends[spec])
+    command = ["1 + 1", "--backend", "mercury:m", "--backend", "embedded"]
+    code, said = run_json(capsys, *command)
+    assert (code, said["output"], said["model"]) == (0, "2", "agentdiff-router")
+    assert len(down.requests) == 2
+    assert said["steps"][0]["warnings"] == ["`down` was asked before: Unavailable"]
 
 
 def test_json_says_why_there_is_no_output(
