@@ -7,19 +7,19 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 
 from agentdiff.cli import decode_picture as picture
-from agentdiff.errors import ConfigurationError
+from agentdiff.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
     from agentdiff.backends.local import LocalBackend
     from agentdiff.embedded.bench import Case
-    from agentdiff.embedded.sweep import Point, Setting
+    from agentdiff.embedded.sweep import Point, SetEngine, Setting
 
 
 def decode(
@@ -40,23 +40,23 @@ def decode(
     """Weigh speed against quality: the same requests decoded by every effort, or every policy."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported, below
         os.environ[name] = "1"
-    from agentdiff.backends import connect
-
-    backend = cast("LocalBackend", connect("embedded"))
-    from agentdiff.embedded.bench import machine
-    from agentdiff.embedded.sweep import efforts, every_setting
-
+    try:
+        from agentdiff.embedded.bench import machine
+        from agentdiff.embedded.sweep import efforts, every_setting, load
+    except ImportError as error:
+        raise MissingExtra("`agentdiff bench decode`", extra="local") from error
+    backend, engine = load()
     cases = chosen(size, seed)
-    settings = (every_setting if sweep else efforts)(backend)
+    settings = (every_setting if sweep else efforts)(engine.family.traits)
     title = f"{backend.name} · {len(cases)} requests · one thread · {machine()}"
     points: list[Point] = []
     console = Console(highlight=False)
     if as_json:
-        points += measured(backend, settings, cases)
+        points += measured(backend, engine, settings, cases)
     else:
         console.print(f"[dim]{title}[/]\n")
         with Live(console=console, transient=True, auto_refresh=False) as live:
-            for point in measured(backend, settings, cases):
+            for point in measured(backend, engine, settings, cases):
                 points.append(point)
                 live.update(
                     Group(picture.table(points), f"[dim]{len(points)} of {len(settings)} …[/]"),
@@ -90,7 +90,7 @@ def chosen(size: int, seed: int) -> list[Case]:
 
 
 def measured(
-    backend: LocalBackend, settings: Sequence[Setting], cases: Sequence[Case]
+    backend: LocalBackend, engine: SetEngine, settings: Sequence[Setting], cases: Sequence[Case]
 ) -> Iterator[Point]:
     """A point for each setting, after a first pass that is not counted."""
     import gc
@@ -100,9 +100,9 @@ def measured(
     from agentdiff.embedded.sweep import measure
 
     gc.freeze()  # as `agentdiff run` does: what is loaded is not looked through again and again
-    anyio.run(measure, backend, settings[0], cases)
+    anyio.run(measure, backend, engine, settings[0], cases)
     for setting in settings:
-        yield anyio.run(measure, backend, setting, cases)
+        yield anyio.run(measure, backend, engine, setting, cases)
 
 
 def as_objects(points: Sequence[Point]) -> list[dict[str, Any]]:

@@ -6,13 +6,15 @@ a run, and only the policy differs.
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from agentdiff.backends.actions import ReplyFormat
+from agentdiff.backends.local import EMBEDDED, LocalBackend, load_tokenizer
 from agentdiff.embedded.bench import SETS, cases_of, judge
 from agentdiff.engine import (
     DecodeParams,
@@ -21,17 +23,17 @@ from agentdiff.engine import (
     Engine,
     EntropyBound,
     Factor,
+    FamilyTraits,
     Quota,
     Renoise,
     Revision,
-    Revoke,
     Threshold,
     UnmaskPolicy,
+    load_family,
     preset,
 )
 
 if TYPE_CHECKING:
-    from agentdiff.backends.local import LocalBackend
     from agentdiff.constraint import Matcher
     from agentdiff.embedded.bench import Case, Score
 
@@ -55,9 +57,37 @@ class Setting:
         return f"{self.kind} {self.dial:g}"
 
 
-def efforts(backend: LocalBackend) -> list[Setting]:
-    """What `effort` means for the backend's model."""
-    traits = backend._engine.family.traits  # pyright: ignore[reportPrivateUsage]
+class SetEngine(Engine):
+    """Decodes everything under one setting, whatever a request asks for, and remembers no prompt."""
+
+    setting: Setting | None = None
+    """What everything is decoded under; None leaves it to the request."""
+
+    def add(
+        self, prompt: Sequence[int], params: DecodeParams, matcher: Matcher | None = None
+    ) -> int:
+        """See `Engine.add`."""
+        if self.setting is not None:
+            params = replace(params, policy=self.setting.policy, revision=self.setting.revision)
+        return super().add(prompt, params, matcher)
+
+
+def load() -> tuple[LocalBackend, SetEngine]:
+    """The embedded model as a backend, and the engine in it, whose setting can be changed."""
+    engine = SetEngine(load_family(EMBEDDED), prefix_bytes=0)
+    declared = json.loads((EMBEDDED / "config.json").read_text("utf-8"))["agentdiff"]
+    backend = LocalBackend(
+        engine,
+        load_tokenizer(EMBEDDED),
+        name="embedded",
+        model="embedded",
+        format=ReplyFormat(**declared),
+    )
+    return backend, engine
+
+
+def efforts(traits: FamilyTraits) -> list[Setting]:
+    """What `effort` means for a model."""
     settings: list[Setting] = []
     for effort in get_args(Effort):
         policy, revision = preset(traits, effort)
@@ -70,8 +100,11 @@ def efforts(backend: LocalBackend) -> list[Setting]:
     return settings
 
 
-def every_setting(backend: LocalBackend) -> list[Setting]:
-    """The efforts, and each policy over the range of its dial."""
+def every_setting(traits: FamilyTraits) -> list[Setting]:
+    """The efforts, and each policy over the range of its dial.
+
+    Without revocation: its shadow positions have no neighbours, which the embedded model's token shift needs.
+    """
     others = [
         *(
             Setting(kind="threshold", dial=dial, policy=Threshold(dial))
@@ -96,14 +129,8 @@ def every_setting(backend: LocalBackend) -> list[Setting]:
             )
             for dial in (0.7, 0.9)
         ),
-        *(
-            Setting(
-                kind="revoking", dial=dial, policy=Threshold(dial), revision=Revoke(threshold=0.9)
-            )
-            for dial in (0.3, 0.6)
-        ),
     ]
-    words = efforts(backend)
+    words = efforts(traits)
     known = [(setting.policy, setting.revision) for setting in words]
     new = [setting for setting in others if (setting.policy, setting.revision) not in known]
     order = list(dict.fromkeys(setting.kind for setting in [*words, *others]))
@@ -149,33 +176,9 @@ async def sample(root: Path, *, size: int, seed: int) -> list[Case]:
     return chosen
 
 
-async def measure(backend: LocalBackend, setting: Setting, cases: Sequence[Case]) -> Point:
-    """Decode all cases under a setting, one at a time."""
-    with _decoding_as(backend, setting):
-        return Point.of(setting, await judge(backend, setting.name, cases))
-
-
-@contextmanager
-def _decoding_as(backend: LocalBackend, setting: Setting) -> Generator[None]:
-    """Meanwhile the backend decodes everything under one setting, on an engine that remembers no prompts."""
-    engine = backend._engine  # pyright: ignore[reportPrivateUsage]
-    backend._engine = _SetEngine(engine, setting)  # pyright: ignore[reportPrivateUsage]
-    try:
-        yield
-    finally:
-        backend._engine = engine  # pyright: ignore[reportPrivateUsage]
-
-
-class _SetEngine(Engine):
-    """Decodes everything under one setting, whatever a request asks for."""
-
-    def __init__(self, engine: Engine, setting: Setting) -> None:
-        super().__init__(engine.family, prefix_bytes=0)
-        self._setting = setting
-
-    def add(
-        self, prompt: Sequence[int], params: DecodeParams, matcher: Matcher | None = None
-    ) -> int:
-        """See `Engine.add`."""
-        own = replace(params, policy=self._setting.policy, revision=self._setting.revision)
-        return super().add(prompt, own, matcher)
+async def measure(
+    backend: LocalBackend, engine: SetEngine, setting: Setting, cases: Sequence[Case]
+) -> Point:
+    """Decode all cases under a setting, one at a time; `backend` and `engine` as `load` gives them."""
+    engine.setting = setting
+    return Point.of(setting, await judge(backend, setting.name, cases))

@@ -13,11 +13,10 @@ pytest.importorskip("torch", reason="torch (the `local` extra) is not installed"
 
 from rich.console import Console
 
-from agentdiff.backends.local import LocalBackend
 from agentdiff.cli import decode_picture as picture
 from agentdiff.embedded.bench import SETS
-from agentdiff.embedded.sweep import Point, Setting, every_setting
-from agentdiff.engine import Factor, Threshold
+from agentdiff.embedded.sweep import Point, Setting, every_setting, load, measure, sample
+from agentdiff.engine import Factor, Quota, Threshold
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +106,21 @@ def test_the_efforts_are_measured_on_a_real_request(
     assert svg.read_text("utf-8").startswith("<svg")
 
 
+async def test_a_setting_reaches_the_decode(tmp_path: Path, anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("once is enough: what is measured does not know the event loop")
+    backend, engine = load()
+    cases = (await sample(tmp_path, size=6, seed=7))[:1]
+    few, many = [
+        await measure(backend, engine, Setting(kind="quota", dial=n, policy=Quota(steps=n)), cases)
+        for n in (1, 16)
+    ]
+    assert few.forwards < many.forwards
+    assert few.positions < many.positions
+
+
 def test_a_sweep_has_each_setting_once_and_the_efforts_among_them() -> None:
-    settings = every_setting(LocalBackend.load("embedded", device="cpu"))
+    settings = every_setting(load()[1].family.traits)
     chosen = [(setting.policy, setting.revision) for setting in settings]
     assert all(chosen.count(one) == 1 for one in chosen)
     assert [s.effort for s in settings if s.effort] == ["speed", "balanced", "quality"]
