@@ -38,7 +38,7 @@ from agentdiff.generation import (
     finish,
     generate,
 )
-from agentdiff.messages import Json, Message, user
+from agentdiff.messages import Json, Message, ToolSpec, user
 
 Verdict = Literal["holds", "differs", "more", "open"]
 """`more`: it does what was not promised. `open`: the answer does not tell."""
@@ -61,6 +61,17 @@ UNLIKELY: Final[Mapping[str, Json]] = {
 
 _SEA = user("Write one short sentence about the sea.")
 _COUNT = user("Count from one to fifty, in words.")
+_NOTE = user("add a note that says buy milk")
+_ADD_NOTE = ToolSpec(
+    name="add_note",
+    description="Save a note.",
+    parameters={
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": False,
+    },
+)
 _RANDOM = user("Write five random words.")
 
 
@@ -88,6 +99,7 @@ async def examine(backend: Backend) -> AsyncGenerator[Finding]:
         yield await _profile(remote)
         yield await _decoding(remote)
     yield await _structure(backend)
+    yield await _call(backend)
     if remote is not None:
         yield await _temperature(remote)
         yield await _remote_seed(remote)
@@ -136,7 +148,7 @@ async def _words(backend: Backend) -> list[Finding]:
             question="stream",
             said=_unit(backend, claims),
             found=f"{_many(drafts, 'draft')}, {_many(commits, 'commit')}",
-            verdict="differs" if bool(drafts) != claims.drafts and not is_empty else "holds",
+            verdict=_streamed(drafts, claims, is_whole=result.reason == "stop" and not is_empty),
         ),
         Finding(
             question="usage",
@@ -172,10 +184,33 @@ async def _structure(backend: Backend) -> Finding:
             found=f"{found}, and it is invalid",
             verdict="differs",
         )
-    weaker = STRENGTH.index(found) > STRENGTH.index(said)
-    told = found if result.reason == "stop" else f"{found} ({result.reason})"
+    if result.reason != "stop":
+        return Finding(question="schema, here", said=said, found=result.reason, verdict="open")
+    is_weaker = STRENGTH.index(found) > STRENGTH.index(said)
     return Finding(
-        question="schema, here", said=said, found=told, verdict="differs" if weaker else "holds"
+        question="schema, here", said=said, found=found, verdict="differs" if is_weaker else "holds"
+    )
+
+
+async def _call(backend: Backend) -> Finding:
+    """Whether it calls a tool, with arguments that satisfy the tool's schema."""
+    said = "calls tools" if backend.capabilities.tools else "calls none"
+    asked = replace(_asks(_NOTE), tools=(_ADD_NOTE,), kind="route")
+    try:
+        result = await generate(backend, asked)
+    except AuthenticationFailed:
+        raise
+    except (BackendError, OutputInvalid) as error:
+        found = _failure(error) if isinstance(error, BackendError) else "invalid, and raised"
+        verdict: Verdict = "differs" if backend.capabilities.tools else "holds"
+        return Finding(question="tool call", said=said, found=found, verdict=verdict)
+    if not result.tool_calls:
+        found = "refused" if result.reason == "refused" else "answered in words"
+        return Finding(question="tool call", said=said, found=found, verdict="open")
+    is_valid = result.enforcement != "none"
+    found = result.enforcement if is_valid else "called, with arguments that are invalid"
+    return Finding(
+        question="tool call", said=said, found=found, verdict="holds" if is_valid else "open"
     )
 
 
@@ -348,6 +383,12 @@ def _asks(message: Message, *, schema: Mapping[str, Json] | None = None) -> Requ
         sampling=Sampling(effort="speed"),
         deadline_s=DEADLINE_S,
     )
+
+
+def _streamed(drafts: int, claims: Capabilities, *, is_whole: bool) -> Verdict:
+    if bool(drafts) == claims.drafts:
+        return "holds"
+    return "differs" if drafts or is_whole else "open"
 
 
 def _twice(is_same: bool, said: str, *, is_promised: bool) -> Finding:
