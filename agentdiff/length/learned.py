@@ -30,6 +30,7 @@ from agentdiff.length.histogram import (
     shrunk,
     tail_of,
 )
+from agentdiff.length.prior import Prior, of_model
 
 Key = tuple[str | int | None, ...]
 """Names that lead to a node, most general first."""
@@ -157,7 +158,7 @@ class View:
 class Learned:
     """Nodes of the length hierarchy, experts, prices and the episodes that are going on."""
 
-    prior: Mapping[StepKind, Distribution]
+    prior: Prior
     nodes: dict[Key, Node] = field(default_factory=dict[Key, Node])
     votes: dict[StepKind, dict[str, float]] = field(
         default_factory=dict[StepKind, dict[str, float]]
@@ -178,8 +179,9 @@ class Learned:
         """What is known of a context. Changes nothing."""
         path = path_of(context)
         find = self.nodes.get
+        own = self.prior.get(of_model(context.kind, context.model))
         base = shrunk(
-            self.prior[context.kind],
+            own or self.prior[context.kind],
             [
                 leaning(node, worth=worth)
                 for key, worth in zip(path, WORTH, strict=True)

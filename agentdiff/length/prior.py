@@ -11,9 +11,17 @@ from typing import cast
 from agentdiff.generation import StepKind
 from agentdiff.length.histogram import Distribution
 
+Prior = Mapping[str, Distribution]
+"""A distribution over the bins by kind, and for some models by kind of model (`of_model`)."""
+
+
+def of_model(kind: StepKind, model: str) -> str:
+    """The name of a kind's prior for one model."""
+    return f"{kind} of {model}"
+
 
 @cache
-def shipped_prior() -> Mapping[StepKind, Distribution]:
-    """One distribution over the bins for each kind, made by `make_prior` from recorded steps."""
+def shipped_prior() -> Prior:
+    """What is shipped, made by `make_prior` from recorded steps."""
     text = files("agentdiff.length").joinpath("prior.json").read_text(encoding="utf-8")
-    return cast("Mapping[StepKind, Distribution]", json.loads(text))
+    return cast("Prior", json.loads(text))

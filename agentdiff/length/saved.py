@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal, cast
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentdiff.errors import StoreError
 from agentdiff.generation import StepKind
-from agentdiff.length.histogram import BINS, EDGES, Distribution, Node, bin_of
+from agentdiff.length.histogram import BINS, EDGES, Node, bin_of
 from agentdiff.length.learned import (
     OWN_RANGE,
     PRICE_RANGE,
@@ -22,6 +21,7 @@ from agentdiff.length.learned import (
     Learned,
     Squeeze,
 )
+from agentdiff.length.prior import Prior
 
 FOREIGN_WORTH = 0.2
 """What lengths counted with another tokenizer are worth of one's own."""
@@ -120,7 +120,7 @@ def to_json(learned: Learned) -> str:
     return json.dumps(file.model_dump(mode="json"), ensure_ascii=False)
 
 
-def from_json(text: str, *, where: str, prior: Mapping[StepKind, Distribution]) -> Learned:
+def from_json(text: str, *, where: str, prior: Prior) -> Learned:
     """Read what `to_json` wrote. Anything else raises a `StoreError` that names `where`."""
     try:
         file = _LearnedFile.model_validate_json(text)

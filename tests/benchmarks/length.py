@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.length replay STEPS.jsonl.gz
     python -m tests.benchmarks.length live [CASES]
+    python -m tests.benchmarks.length router
 
 `replay` prints what the predictor and simpler rules would have allocated for recorded steps, and
 what a step costs the processor. `live` lets the embedded model do tasks of its evaluation sets on
@@ -65,6 +66,36 @@ class Naive(LengthPredictor):
 
     def observe(self, context, budget, used, truncated):
         super().observe(context, budget, used - truncated, truncated=False)
+
+
+def router():
+    """Lengths of what the embedded model is trained to write, as rows for its prior."""
+    from random import Random
+
+    from tokenizers import Tokenizer
+
+    from agentdiff import embedded
+    from agentdiff.embedded.training.examples import sample
+
+    weights = Path(embedded.__file__).parent / "weights"
+    tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+    rng = Random(7)
+    for number in range(4000):
+        example = sample(rng)
+        schemas = [tool.spec["function"]["parameters"] for tool in example.tools]
+        row = {
+            "src": "router",
+            "ep": str(number),
+            "t": 0,
+            "agent": "router",
+            "kind": "route",
+            "model": f"agentdiff-router:{tokenizer.get_vocab_size()}",
+            "prompt": 0,
+            "last": len(tokenizer.encode(example.request).ids),
+            "out": len(tokenizer.encode(example.target, add_special_tokens=False).ids),
+            "min": min(schema_bounds(schema).min_tokens for schema in schemas),
+        }
+        print(json.dumps(row))
 
 
 def replayed(path):
@@ -245,6 +276,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["replay", path]:
             replayed(path)
+        case ["router"]:
+            router()
         case ["live", *rest]:
             live(int(rest[0]) if rest else 240)
         case _:

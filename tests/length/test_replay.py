@@ -1,7 +1,8 @@
 import pytest
 
 from agentdiff.errors import ConfigurationError
-from agentdiff.length import LengthPredictor, replay
+from agentdiff.length import BlockCost, LengthPredictor, StepContext, replay
+from agentdiff.length.histogram import bin_of
 from agentdiff.length.make_prior import make_prior
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.replay import figures, play
@@ -90,7 +91,21 @@ def test_a_prior_is_made_for_every_kind_and_a_route_holds_calls_and_answers():
 
 def test_the_shipped_prior_has_every_kind_and_bin():
     prior = make_prior([])
-    shipped = shipped_prior()
+    shipped = {kind: shipped_prior()[kind] for kind in prior}
     assert {kind: len(weights) for kind, weights in shipped.items()} == {
         kind: len(weights) for kind, weights in prior.items()
     }
+
+
+def test_an_own_model_starts_from_its_own_prior():
+    model = "agentdiff-router:2048"
+    prior = make_prior([row("route", 20) | {"model": model}, row("answer", 700)])
+    assert max(prior[f"route of {model}"]) == prior[f"route of {model}"][bin_of(21)]
+    assert prior["route"][bin_of(21)] < 0.01
+    predictor, cost = LengthPredictor(), BlockCost(16)
+    own, other = (
+        predictor.predict(StepContext("a", "route", None, name, schema_min=4), cost)
+        for name in (model, "another")
+    )
+    assert own.target <= 64 < other.target
+    assert own.ceiling >= 256
