@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -62,10 +63,13 @@ class ChatTemplate:
     """Renders conversations; a checkpoint without a template gets `role: text` lines."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Read the template of a tokenizer, and with it how calls are written."""
+        """Take the template of a tokenizer."""
         self._tokenizer = tokenizer
-        self.calls: CallSyntax | None = read_syntax(self, tokenizer) if self.exists else None
-        """None: tools are told in words."""
+
+    @cached_property
+    def calls(self) -> CallSyntax | None:
+        """How calls are written; None where tools have to be told in words."""
+        return read_syntax(self, self._tokenizer) if self.exists else None
 
     @property
     def exists(self) -> bool:

@@ -382,9 +382,11 @@ class LocalBackend:
         )
         if output.finish == "length":
             return finish
-        reply = self._read(job, output, marked)
+        if language is None:
+            return replace(finish, reason="stop")
+        reply = self._read(job, language, output, marked)
         has_room = len(output.tokens) < job.budget.ceiling
-        if language is not None and language.has_text and not reply.tool_calls and not has_room:
+        if language.has_text and not reply.tool_calls and not has_room:
             return finish  # a grammar lets free text end anywhere, so its ceiling cut it
         return replace(finish, reason=reply.reason, text=reply.text, tool_calls=reply.tool_calls)
 
@@ -392,11 +394,8 @@ class LocalBackend:
     def _cache_mode(self) -> str:
         return "none" if self._engine.family.traits.attention == "bidirectional" else "block"
 
-    def _read(self, job: _Reply, output: DecodeOutput, marked: str) -> Reply:
-        """The reply, checked once more where it was constrained: a failure is our bug, never the user's."""
-        language = job.framing.language
-        if language is None:
-            return job.framing.read(marked)
+    def _read(self, job: _Reply, language: Language, output: DecodeOutput, marked: str) -> Reply:
+        """The constrained reply, checked once more: a failure is our bug, never the user's."""
         try:
             found, reply = _fault(language, marked, job.framing)
         except (ValueError, LookupError, StopIteration) as error:

@@ -179,6 +179,30 @@ def test_a_model_without_tools_in_its_template_is_told_of_them_in_words(tmp_path
     assert said(backend, Request(messages=messages, budget=Budget(target=4, ceiling=4)))
 
 
+def test_without_a_template_the_conversation_is_lines_and_the_result_says_so(
+    tmp_path: Path,
+) -> None:
+    backend = LocalBackend.load(str(write_family(tmp_path, "sdar", template=None)))
+    result = said(backend, asking(schema={"enum": ["a", "b"]}))
+    assert result.text in ('"a"', '"b"')
+    assert "no chat template" in result.warnings[0]
+
+
+def test_tags_in_free_text_without_tools_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    backend = LocalBackend.load(str(write_family(tmp_path, "sdar")))
+    family: Any = backend._engine.family
+    head = family.head
+
+    def fond_of_tags(hidden: Any) -> Any:
+        logits = head(hidden)
+        logits[..., 301] += 100
+        return logits
+
+    family.head = fond_of_tags
+    request = Request(messages=(user("hi"),), budget=Budget(target=3, ceiling=3))
+    assert said(backend, request).text == 3 * "<tool_call>"
+
+
 def test_what_a_grounded_tool_is_told_was_said(tmp_path: Path) -> None:
     backend = LocalBackend.load(str(write_family(tmp_path, "sdar")))
     tool = ToolSpec(name="add_note", parameters=NOTE.parameters, grounded=True)

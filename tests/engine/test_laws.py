@@ -299,6 +299,8 @@ def test_what_a_model_cannot_do_is_refused() -> None:
         (CAUSAL, {"policy": Renoise()}, "canvas models"),
         (FULL, {"cache": "block"}, "looks ahead"),
         (FULL, {"cache": "dual", "guidance": 1.0}, "needs `cache` 'none'"),
+        (FULL, {"cache": "dual", "suffix": (5,)}, "needs `cache` 'none'"),
+        (CAUSAL, {"suffix": (5,)}, "sees nothing behind the block"),
         (MODELS["full_shifted"], {"revision": Revoke()}, "without a shift"),
         (CANVAS, {"policy": Threshold()}, "must be a `Renoise`"),
         (CANVAS, {"revision": Edit()}, "no meaning"),

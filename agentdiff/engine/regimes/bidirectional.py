@@ -59,8 +59,9 @@ class Bidirectional:
                 f"`cache` is 'block', which {self.traits.name} cannot have: it looks ahead; "
                 "use 'none' (exact), 'prefix' or 'dual'"
             )
-        if params.cache not in (None, "none") and (params.guidance or params.suffix):
-            raise ConfigurationError("`guidance` and `suffix` need `cache` 'none'")
+        needy = "guidance" if params.guidance else "suffix" if params.suffix else None
+        if needy and params.cache not in (None, "none"):
+            raise ConfigurationError(f"`{needy}` needs `cache` 'none'")
         is_shifted = self.traits.shift != "none"
         if is_shifted and params.revision is not None and params.cache in ("prefix", "dual"):
             raise ConfigurationError(
