@@ -198,7 +198,12 @@ async def dataflow(
 
     try:
         async with anyio.create_task_group() as tasks:
-            yield Dataflow(tasks, guarded, max_concurrency=max_concurrency, done=done or {})
+            flow = Dataflow(tasks, guarded, max_concurrency=max_concurrency, done=done or {})
+            try:
+                yield flow
+            except Exception as error:  # of who adds the steps, and not in a group of one
+                failures.append(error)
+                tasks.cancel_scope.cancel()
     finally:
         if failures:
             raise failures[0]

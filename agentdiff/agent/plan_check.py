@@ -52,16 +52,29 @@ def faults_of(
     for step in plan.steps:
         if counts[step.id] > 1 or step.id in known:
             yield f"step `{step.id}`: the id is taken; give each step its own"
-        tool = tools.get(step.tool)
-        if tool is None:
-            there = ", ".join(f"`{name}`" for name in tools)
-            yield f"step `{step.id}`: there is no tool `{step.tool}`; there are {there}"
-        for need in step.needs:
-            if need not in named:
-                yield f"step `{step.id}`: there is no step `{need}` (a plain dollar is written `$$`)"
-        if tool is not None:
-            yield from _argument_faults(step, tool, named, tools)
+        yield from step_faults(step, tools, named)
     yield from _circles(plan)
+
+
+def step_faults(
+    step: PlanStep, tools: Mapping[str, AnyTool], named: Mapping[str, str]
+) -> Iterator[str]:
+    """One line for each fault of one step.
+
+    Args:
+        step: The step.
+        tools: By name.
+        named: Id -> tool of every step that may be referred to.
+    """
+    tool = tools.get(step.tool)
+    if tool is None:
+        there = ", ".join(f"`{name}`" for name in tools)
+        yield f"step `{step.id}`: there is no tool `{step.tool}`; there are {there}"
+    for need in step.needs:
+        if need not in named:
+            yield f"step `{step.id}`: there is no step `{need}` (a plain dollar is written `$$`)"
+    if tool is not None:
+        yield from _argument_faults(step, tool, named, tools)
 
 
 def _argument_faults(

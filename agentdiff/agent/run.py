@@ -22,7 +22,14 @@ from agentdiff.agent.calls import Caller, answers, with_unique_ids
 from agentdiff.agent.config import Emit, RunConfig, Task
 from agentdiff.agent.context import RunContext
 from agentdiff.agent.dataflow import PlanRun
-from agentdiff.agent.events import CallRecord, RunFinished, RunResult, StepFinished, StepRecord
+from agentdiff.agent.events import (
+    CallRecord,
+    RunEvent,
+    RunFinished,
+    RunResult,
+    StepFinished,
+    StepRecord,
+)
 from agentdiff.agent.generating import Ask, Generation, make_generation
 from agentdiff.agent.limits import Spending, spending_around
 from agentdiff.agent.output import OutputT
@@ -117,7 +124,7 @@ async def only_plan(config: RunConfig[Any], task: Task) -> Plan:
     with invoke_agent(agent=config.agent, model=config.backend.name) as span:
         this = Run(config, task, past, None, span)
         try:
-            return (await make_plan(this, {})).plan
+            return await make_plan(this)
         finally:
             this.report()
 
@@ -282,14 +289,26 @@ class Run(Generic[OutputT]):
         *,
         messages: Sequence[Message],
         schema: Mapping[str, Json],
+        watch: Emit | None = None,
     ) -> Generation:
-        """The next generation of the run, of a schema."""
+        """The next generation of the run, of a schema; `watch` sees its events before all others."""
         number = len(self.steps) + 1
         return await self._make(
-            Ask(number=number, kind=kind, messages=tuple(messages), schema=schema)
+            Ask(number=number, kind=kind, messages=tuple(messages), schema=schema), watch=watch
         )
 
-    async def _make(self, ask: Ask) -> Generation:
+    async def tell(self, event: RunEvent) -> None:
+        """Tell an event to whoever watches the run."""
+        if self._emit is not None:
+            await self._emit(event)
+
+    @property
+    def may_be_resumed(self) -> bool:
+        """Whether another process may take the run up: it has a journal, or a tool asks a person."""
+        asks = any(tool.approval is not False for tool in self.config.tools.values())
+        return self._task.journal is not None or asks
+
+    async def _make(self, ask: Ask, *, watch: Emit | None = None) -> Generation:
         """The next generation: the one that an earlier life made, or a new one."""
         number = len(self._generations)
         if number < len(self._past.generations):
@@ -302,7 +321,7 @@ class Run(Generic[OutputT]):
                 self.config,
                 ask,
                 spending=self.spending,
-                emit=self._emit,
+                emit=watch or self._emit,
                 budget=self._task.budget,
                 span=self._span,
             )

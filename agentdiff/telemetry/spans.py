@@ -210,12 +210,19 @@ class PlanSpan:
         self._span = span
 
     def finish(
-        self, *, critical_path_ms: float, sum_ms: float, parallel_gain: float, failed: int
+        self,
+        *,
+        steps: int,
+        critical_path_ms: float,
+        sum_ms: float,
+        parallel_gain: float,
+        failed: int,
     ) -> None:
         """Record how it ran."""
         self._span.set_attributes(
             names.spelled(
                 {
+                    names.PLAN_STEPS: steps,
                     names.CRITICAL_PATH_MS: round(critical_path_ms, 3),
                     names.SUM_MS: round(sum_ms, 3),
                     names.PARALLEL_GAIN: round(parallel_gain, 3),
@@ -226,13 +233,13 @@ class PlanSpan:
 
 
 @contextmanager
-def carry_out_plan(*, steps: int) -> Generator[PlanSpan]:
-    """A span `plan` around the calls of a plan.
+def carry_out_plan() -> Generator[PlanSpan]:
+    """A span `plan` around the calls of a plan, and around the generation that writes it.
 
     Raises:
         ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
     """
-    with _span("plan", {names.PLAN_STEPS: steps}) as span:
+    with _span("plan", {}) as span:
         yield PlanSpan(span)
 
 
