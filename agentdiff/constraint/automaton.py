@@ -180,10 +180,10 @@ class Wide:
         """Return the next state, or DEAD."""
         return self._targets[bisect_right(self._firsts, byte) - 1]
 
-    def targets(self) -> NDArray[np.int32]:
-        """Return the next state of every byte: [256]."""
-        firsts = np.frombuffer(self._firsts, np.uint8).astype(np.int64)
-        return np.repeat(np.array(self._targets, np.int32), np.diff(firsts, append=256))
+    def write_targets(self, targets: NDArray[np.int32]) -> None:
+        """Write the next state of every byte: [256]."""
+        for first, target in zip(self._firsts, self._targets, strict=True):
+            targets[first:] = target
 
 
 Row = list[tuple[int, int]] | Wide

@@ -6,23 +6,15 @@ Importing this module needs numba (the `fast` extra).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import END, literal
+from agentdiff.constraint.explore import NOT_A_NUMBER, OK, UNKNOWN, Nodes, explore
 from agentdiff.constraint.lattice import IMPOSSIBLE, MARGIN, NEVER, WIDTHS, Fill, Infeasible
-from agentdiff.constraint.passes import (
-    NOT_A_NUMBER,
-    OK,
-    UNKNOWN,
-    Nodes,
-    explore,
-    judge,
-    look_ahead,
-    look_back,
-    walk,
-)
+from agentdiff.constraint.passes import judge, look_ahead, look_back, walk
 from agentdiff.constraint.scores import LINE
 from agentdiff.constraint.sums import Bits, FloatArray, Rows, Scratch
 from agentdiff.constraint.tokens import TokenAutomaton
@@ -34,8 +26,9 @@ class Kernel:
 
     def __init__(self, tokens: TokenAutomaton) -> None:
         self._tokens = tokens
-        self._spare = tokens.vocabulary.derive("scratch", list[tuple[Scratch, Nodes]])
-        """What steps write on, for all grammars of the vocabulary; as many as run at once."""
+        self._spare = tokens.vocabulary.derive("scratch", dict[Any, list[tuple[Scratch, Nodes]]])
+        """What steps write on, by the type of the scores, for all grammars of the vocabulary; as
+        many as run at once."""
 
     @property
     def nbytes(self) -> int:
@@ -66,10 +59,11 @@ class Kernel:
             1.0 if draws is None else 1.0 / temperature,
             np.zeros((0, 2)) if draws is None else draws,
         )
+        spare = self._spare.setdefault(dtype, [])
         try:
-            step.scratch, step.nodes = self._spare.pop()
+            step.scratch, step.nodes = spare.pop()
         except IndexError:
-            step.scratch, step.nodes = _scratch(0, 0, 0, 0), _nodes(4096)
+            step.scratch, step.nodes = _scratch(0, 0, 0, rows[:0]), _nodes(4096)
         path = np.array(old_path, np.int64)
         for width in WIDTHS:
             margin = MARGIN if width == WIDTHS[0] else -NEVER
@@ -79,7 +73,7 @@ class Kernel:
                 if width == WIDTHS[-1]:
                     raise
             else:
-                self._spare.append((step.scratch, step.nodes))
+                spare.append((step.scratch, step.nodes))
                 return fill
         raise AssertionError("the widths end with a return or an error")
 
@@ -127,7 +121,7 @@ class _Step:
         """
         length = self._explore(start, old_path, budget, width, margin)
         graph, sets, scratch, nodes = self._graph, self._sets, self.scratch, self.nodes
-        rows, bits, mask = self._rows, self._bits, self._mask
+        rows, mask = self._rows, self._mask
         pins, cool = self._pins, self._cool
         tokens = np.empty(len(rows), np.int64)
         path = np.empty(len(rows) + 1, np.int64)
@@ -138,14 +132,14 @@ class _Step:
         if whole < IMPOSSIBLE:
             raise Infeasible(None)
         walk(
-            rows, bits, mask, cool, pins, graph, sets, length, self._draws, scratch, nodes, tokens,
+            rows, mask, cool, pins, graph, sets, length, self._draws, scratch, nodes, tokens,
             path,
         )  # fmt: skip
         if cool != 1.0:
             look_ahead(scratch.plain, graph, length, scratch, nodes)
             whole = look_back(scratch.plain, graph, length, scratch, nodes, False)
         judge(
-            rows, bits, mask, pins, graph, sets, length, whole, self._first_loss, scratch, nodes,
+            rows, mask, pins, graph, sets, length, whole, self._first_loss, scratch, nodes,
             tokens, confidence, forced,
         )  # fmt: skip
         return Fill(tokens=tokens, confidence=confidence, forced=forced, path=path.tolist())
@@ -195,16 +189,16 @@ class _Step:
         states, sets = len(self._graph.cost), len(self._sets.start)
         rows, columns = old.stamp.shape
         if states > len(old.slot) or sets > columns or length > rows:
-            new = _scratch(
-                max(length, rows), max(2 * sets, columns), 2 * states, self._rows.shape[1]
-            )
+            new = _scratch(max(length, rows), max(2 * sets, columns), 2 * states, self._rows)
             new.first[: len(old.first)] = old.first
             for ours, theirs in zip(new[:5], old[:5], strict=True):
                 ours[:rows, :columns] = theirs
             self.scratch = new
 
 
-def _scratch(length: int, sets: int, states: int, width: int) -> Scratch:
+def _scratch(length: int, sets: int, states: int, rows: Rows) -> Scratch:
+    width = rows.shape[1]
+    gathered = np.empty(width + 1, rows.dtype)
     return Scratch(
         stamp=np.zeros((length, sets), np.int32),
         total=np.empty((length, sets)),
@@ -214,7 +208,8 @@ def _scratch(length: int, sets: int, states: int, width: int) -> Scratch:
         first=np.zeros(length + 2, np.int64),
         slot=np.full(states, -1, np.int32),
         lines=np.empty(-(-width // LINE), np.int64),
-        gathered=np.empty(width),
+        gathered=gathered,
+        gathered_bits=gathered.view(np.dtype(f"i{gathered.itemsize}")),
     )
 
 

@@ -1,25 +1,25 @@
-"""The passes of one step over the lattice, compiled: `lattice.py` with arrays instead of layers.
+"""The passes of one step over the explored lattice, compiled: sums back to front, the witness, its confidence.
 
-They follow the edges in `tokens.Graph`. All sums are in log space.
+`explore.py` has the pass before them, which says what is explored. All sums are in log space.
 
-Legend: L positions, V vocabulary, S states, E edges, K token sets, N nodes. A node is a state at a
-position; nodes of a position lie side by side.
+Legend: L positions, V vocabulary, K token sets, N nodes. A node is a state at a position; nodes of a
+position lie side by side.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DONE
+from agentdiff.constraint.explore import Nodes
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
     SMALLEST,
-    Bits,
     FloatArray,
     Rows,
     Scratch,
@@ -27,203 +27,12 @@ from agentdiff.constraint.sums import (
     best_of,
     compiled,
     exp,
-    find_lines,
     ids_of,
     is_written,
     sum_of,
-    weigh,
 )
 from agentdiff.constraint.tokens import EOS_SET, Graph
 from agentdiff.constraint.vocabulary import IntArray
-
-OK = -1
-"""The status of a finished pass."""
-UNKNOWN = -2
-"""Edges of some states are not known, or there is no room; see to it and go on."""
-NOT_A_NUMBER = -3
-"""A status from 0 on is the position where all ways ended."""
-
-
-class Nodes(NamedTuple):
-    """The explored part of the lattice; grows from step to step."""
-
-    state: NDArray[np.int32]
-    """[N]"""
-    forward: FloatArray
-    """[N] log-sum over the ways from the start."""
-    total: FloatArray
-    """[N] log-sum over the ways to the end."""
-    best: FloatArray
-    """[N] the best of them."""
-
-
-@compiled
-def _nth_largest(values: FloatArray, n: int) -> float:
-    """The n-th largest value, by Hoare's selection; reorders the values."""
-    low, high = 0, len(values) - 1
-    while low < high:
-        pivot = values[(low + high) >> 1]
-        i, j = low, high
-        while i <= j:
-            while values[i] > pivot:
-                i += 1
-            while values[j] < pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if n - 1 <= j:
-            high = j
-        elif n - 1 >= i:
-            low = i
-        else:
-            break
-    return values[n - 1]
-
-
-@compiled
-def explore(
-    rows: Rows,
-    bits: Bits,
-    mask: int,
-    cool: float,
-    pins: IntArray,
-    graph: Graph,
-    sets: SetArrays,
-    old_path: IntArray,
-    budget: int,
-    width: int,
-    margin: float,
-    begin: int,
-    first_loss: int,
-    scratch: Scratch,
-    nodes: Nodes,
-    unknown: NDArray[np.int32],
-) -> tuple[int, int, int, int]:
-    """Explore forward from position `begin` on, as `Lattice` does.
-
-    rows: [L, V], bits: the same as integers, mask: the largest of their type · pins: [L], -1 where
-    open · old_path: states of the last witness. Begins with the nodes of `begin` in place.
-
-    Returns:
-        (status, position, first position where something plausible was left out or L, how many
-        states were written to `unknown`). After UNKNOWN, call again from `position`.
-    """
-    length = len(rows)
-    first = scratch.first
-    for i in range(begin, length):
-        low, high = first[i], first[i + 1]
-        if high - low == 1 and nodes.state[low] == DONE:
-            return OK, i, first_loss, 0
-        missing = 0
-        room = 0
-        for n in range(low, high):
-            q = nodes.state[n]
-            if q >= len(graph.first) or graph.first[q] < 0:
-                if missing < len(unknown):
-                    unknown[missing] = q
-                    missing += 1
-            else:
-                room += graph.last[q] - graph.first[q]
-        if missing:
-            return UNKNOWN, i, first_loss, missing
-
-        pin = pins[i]
-        has_lines = False
-        if pin < 0:
-            # Reading the row in order first makes reading it here and there quick.
-            for n in range(low, high):
-                q = nodes.state[n]
-                for e in range(graph.first[q], graph.last[q]):
-                    if sets.inverted[graph.set[e]] and not has_lines:
-                        has_lines = True
-                        find_lines(bits[i], mask, scratch.lines)
-        way_at = np.empty(room)
-        way_to = np.empty(room, np.int32)
-        state = np.empty(room, np.int32)
-        highest = np.empty(room)
-        ways = 0
-        count = 0
-        for n in range(low, high):
-            q = nodes.state[n]
-            for e in range(graph.first[q], graph.last[q]):
-                k = graph.set[e]
-                if scratch.stamp[i, k] == 0:
-                    scratch.stamp[i, k] = 1
-                    ids = ids_of(sets, k)
-                    if pin >= 0:
-                        holds = is_written(ids, pin) != sets.inverted[k]
-                        scratch.total[i, k] = 0.0 if holds else NEVER
-                        scratch.best[i, k] = scratch.total[i, k]
-                        scratch.plain[i, k] = scratch.total[i, k]
-                        scratch.token[i, k] = pin
-                    else:
-                        if not weigh(
-                            rows[i], bits[i], mask, ids, bool(sets.inverted[k]), cool, scratch, i, k
-                        ):
-                            return NOT_A_NUMBER, i, first_loss, 0
-                weight = scratch.total[i, k]
-                if weight <= NEVER:
-                    continue
-                u = graph.target[e]
-                way = nodes.forward[n] + weight
-                z = scratch.slot[u]
-                if z < 0:
-                    z = count
-                    scratch.slot[u] = z
-                    state[z] = u
-                    highest[z] = way
-                    count += 1
-                elif way > highest[z]:
-                    highest[z] = way
-                way_at[ways] = way
-                way_to[ways] = z
-                ways += 1
-        sums = np.zeros(count)
-        for w in range(ways):
-            z = way_to[w]
-            d = way_at[w] - highest[z]
-            if d == 0.0:
-                sums[z] += 1.0
-            elif d > -50.0:
-                sums[z] += exp(d)
-
-        # Which of the states reached to keep.
-        left = budget - i - 1
-        wanted = old_path[i + 1] if i + 1 < len(old_path) else -1
-        best = 2 * NEVER
-        for z in range(count):
-            scratch.slot[state[z]] = -1
-            if graph.cost[state[z]] > left:
-                highest[z] = 2 * NEVER
-            elif sums[z] > 1.0:
-                highest[z] += math.log(sums[z])
-            best = max(best, highest[z])
-        if best < IMPOSSIBLE:
-            return i, i, first_loss, 0
-        limit = max(best - margin, IMPOSSIBLE)
-        plausible = 0
-        for z in range(count):
-            plausible += highest[z] >= limit
-        if plausible > width:
-            limit = max(limit, _nth_largest(highest[:count].copy(), width))
-        here = high
-        lost = False
-        for z in range(count):
-            if highest[z] >= limit or (state[z] == wanted and highest[z] > IMPOSSIBLE):
-                if here >= len(nodes.state):
-                    # The caller makes room and goes on from here.
-                    return UNKNOWN, i, first_loss, 0
-                nodes.state[here] = state[z]
-                nodes.forward[here] = highest[z]
-                here += 1
-            elif highest[z] > IMPOSSIBLE:
-                lost = True
-        if lost and first_loss == length:
-            first_loss = i
-        first[i + 2] = here
-    return OK, length, first_loss, 0
 
 
 @compiled
@@ -301,7 +110,6 @@ def look_ahead(
 @compiled
 def walk(
     rows: Rows,
-    bits: Bits,
     mask: int,
     cool: float,
     pins: IntArray,
@@ -366,14 +174,18 @@ def walk(
                 scratch.best[i, k],
                 draws[i, 1],
             )
-        else:
+        elif scratch.token[i, k] >= 0:
             tokens[i] = scratch.token[i, k]
+        else:
+            tokens[i] = best_of(rows[i], mask, ids_of(sets, k), scratch)
         here = scratch.slot[graph.target[chosen]]
         path[i + 1] = nodes.state[here]
         for n in range(first[i + 1], first[i + 2]):
             scratch.slot[nodes.state[n]] = -1
     for i in range(length, len(rows)):
-        tokens[i] = pins[i] if pins[i] >= 0 else best_of(bits[i], mask, ids_of(sets, EOS_SET))
+        tokens[i] = (
+            pins[i] if pins[i] >= 0 else best_of(rows[i], mask, ids_of(sets, EOS_SET), scratch)
+        )
         path[i + 1] = DONE
 
 
@@ -411,7 +223,6 @@ def _draw(
 @compiled
 def judge(
     rows: Rows,
-    bits: Bits,
     mask: int,
     pins: IntArray,
     graph: Graph,
@@ -435,27 +246,29 @@ def judge(
         for n in range(first[i + 1], first[i + 2]):
             scratch.slot[nodes.state[n]] = n
         token = tokens[i]
+        # Sums relative to the highest way so far.
         highest = 4 * NEVER
         total = 0.0
-        for is_sum in range(2):
-            for n in range(first[i], first[i + 1]):
-                q = nodes.state[n]
-                for e in range(graph.first[q], graph.last[q]):
-                    v = scratch.slot[graph.target[e]]
-                    if v < 0:
-                        continue
-                    k = graph.set[e]
-                    if holds[k] >> 1 != i:
-                        is_in = is_written(ids_of(sets, k), token) != sets.inverted[k]
-                        holds[k] = 2 * i + (1 if is_in else 0)
-                    if holds[k] & 1:
-                        way = nodes.forward[n] + nodes.total[v]
-                        if is_sum == 0:
-                            highest = max(highest, way)
-                        else:
-                            total += exp(max(way - highest, SMALLEST))
+        for n in range(first[i], first[i + 1]):
+            q = nodes.state[n]
+            for e in range(graph.first[q], graph.last[q]):
+                k: Any = np.uint32(graph.set[e])
+                if holds[k] >> 1 != i:
+                    is_in = is_written(ids_of(sets, k), token) != sets.inverted[k]
+                    holds[k] = 2 * i + (1 if is_in else 0)
+                if not holds[k] & 1:
+                    continue
+                v = scratch.slot[graph.target[e]]
+                if v < 0:
+                    continue
+                way = nodes.forward[n] + nodes.total[v]
+                if way > highest:
+                    total = total * exp(max(highest - way, SMALLEST)) + 1.0
+                    highest = way
+                else:
+                    total += exp(max(way - highest, SMALLEST))
         if is_written(eos_ids, token):
-            best = at(rows[i], best_of(bits[i], mask, eos_ids), 1.0)
+            best = at(rows[i], best_of(rows[i], mask, eos_ids, scratch), 1.0)
             score = best + math.log(sum_of(rows[i], eos_ids, 1.0, best))
         else:
             score = at(rows[i], token, 1.0)

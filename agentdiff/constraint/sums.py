@@ -55,7 +55,7 @@ class Scratch(NamedTuple):
     best: FloatArray
     """[L, K] their best scores."""
     token: NDArray[np.int32]
-    """[L, K] their best tokens."""
+    """[L, K] their best tokens; -1 where nobody has looked yet."""
     plain: FloatArray
     """[L, K] log-sums without the temperature."""
     first: IntArray
@@ -64,24 +64,29 @@ class Scratch(NamedTuple):
     """[S] state → place among the states of a position; -1 between uses."""
     lines: IntArray
     """[lines of a row] maxima, as sortable keys."""
-    gathered: FloatArray
-    """[V] the log-probabilities of one set."""
+    gathered: Rows
+    """[V + 1] the log-probabilities of one set; the last is for a float whose bits are known."""
+    gathered_bits: Bits
+    """The same taken as integers."""
 
 
-def _make_float_of_bits() -> Callable[[int], float]:
-    """64 bits taken as a float, which numba has no word for."""
+def _make_float_of_bits(width: int) -> Callable[[int], float]:
+    """Bits taken as a float, which numba has no word for."""
     types, ir = _numba.types, importlib.import_module("llvmlite.ir")
+    whole, real = (types.int32, types.float32) if width == 32 else (types.int64, types.float64)
+    target = ir.FloatType() if width == 32 else ir.DoubleType()
 
     def float_of_bits(_: Any, bits: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], ir.DoubleType())
+            return builder.bitcast(arguments[0], target)
 
-        return types.float64(types.int64), generate
+        return real(whole), generate
 
     return importlib.import_module("numba.extending").intrinsic(float_of_bits)
 
 
-_float_of_bits = _make_float_of_bits()
+_float_of_bits = _make_float_of_bits(64)
+_float_of_bits_32 = _make_float_of_bits(32)
 
 
 @summing
@@ -107,6 +112,28 @@ def exp(x: float) -> float:
     return p * _float_of_bits((int(whole) + 1023) << 52)
 
 
+_LOG2_E, _LN2_HIGH, _LN2_LOW = map(np.float32, (1.4426950408889634, 0.693359375, -2.12194440e-4))
+_C6, _C5, _C4, _C3 = map(np.float32, (1 / 720, 1 / 120, 1 / 24, 1 / 6))
+_HALF, _ONE = np.float32(0.5), np.float32(1)
+_LEAST_32, _MOST_32 = np.float32(-87), np.float32(87)
+
+
+@summing
+def _exp_32(x: Any) -> Any:
+    """e**x for -87 <= x <= 87 in single precision; the same to r**6."""
+    whole = np.floor(x * _LOG2_E + _HALF)
+    r = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
+    p = _C6
+    p = p * r + _C5
+    p = p * r + _C4
+    p = p * r + _C3
+    p = p * r + _HALF
+    p = p * r + _ONE
+    p = p * r + _ONE
+    bits: Any = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return p * _float_of_bits_32(bits)
+
+
 @compiled
 def ids_of(sets: SetArrays, k: int) -> NDArray[np.int32]:
     """The written ids of a set."""
@@ -129,33 +156,35 @@ def at(row: Rows, token: int, cool: float) -> float:
     return max(np.float64(row[token]), FLOOR) * cool
 
 
-@summing
-def _gather(row: Rows, ids: NDArray[np.int32], found: FloatArray) -> None:
+@compiled
+def _gather(row: Rows, ids: NDArray[np.int32], found: Rows) -> None:
     """Write the log-probabilities of ids side by side."""
     for j in range(len(ids)):
-        found[j] = max(np.float64(row[ids[j]]), FLOOR)
+        found[j] = row[np.uint32(ids[j])]  # without a sign there is no test for one
 
 
 @compiled
-def _place_of_best(found: Bits) -> int:
-    """The first place of the largest float, whose bits these are; one that is NaN counts as it."""
-    most: Any = np.int64(0x7FFFFFFFFFFFFFFF)
-    highest = _sortable(found[0], most)
-    for j in range(len(found)):
-        highest = max(highest, _sortable(found[j], most))
-    for j in range(len(found)):
-        if _sortable(found[j], most) == highest:
-            return j
-    return 0
+def _highest(bits: Bits, mask: int) -> int:
+    """The bits of the largest of some floats; NaN is above all."""
+    highest = _sortable(bits[0], mask)
+    for j in range(len(bits)):
+        highest = max(highest, _sortable(bits[j], mask))
+    return _sortable(highest, mask)  # this undoes itself
 
 
 @summing
-def _sum_of_all(found: FloatArray, cool: float, shift: float) -> float:
-    """The sum of exp(cool * x - shift)."""
+def _sum_of_all(found: Rows, cool: float, best: float) -> float:
+    """The sum of exp(cool * (x - best)), each as precise as the numbers are."""
     total = 0.0
-    for j in range(len(found)):
-        x = max(np.float64(found[j]), FLOOR) * cool - shift
-        total += exp(max(min(x, 700.0), SMALLEST))
+    if found.itemsize == 4:
+        cool_32, best_32 = np.float32(cool), np.float32(best)
+        for j in range(len(found)):
+            y = (np.float32(found[j]) - best_32) * cool_32
+            total += np.float64(_exp_32(max(min(y, _MOST_32), _LEAST_32)))
+    else:
+        for j in range(len(found)):
+            x = (max(np.float64(found[j]), FLOOR) - best) * cool
+            total += exp(max(min(x, 700.0), SMALLEST))
     return total
 
 
@@ -169,6 +198,13 @@ def sum_of(row: Rows, ids: NDArray[np.int32], cool: float, shift: float) -> floa
     return total
 
 
+@summing
+def relate(ways: FloatArray, to: NDArray[np.int32], highest: FloatArray) -> None:
+    """Turn the score of each way into its probability relative to the highest to the same place."""
+    for w in range(len(ways)):
+        ways[w] = exp(max(ways[w] - highest[np.uint32(to[w])], SMALLEST))
+
+
 @compiled
 def _sortable(bits: Any, mask: int) -> int:
     """The bits of a float as an integer of the same order; mask: the largest of its type."""
@@ -176,14 +212,14 @@ def _sortable(bits: Any, mask: int) -> int:
 
 
 @compiled
-def best_of(bits: Bits, mask: int, ids: NDArray[np.int32]) -> int:
+def best_of(row: Rows, mask: int, ids: NDArray[np.int32], scratch: Scratch) -> int:
     """The likeliest of some ids, the first of several."""
-    highest = _sortable(bits[ids[0]], mask)
     if len(ids) > 1:
-        for j in range(len(ids)):
-            highest = max(highest, _sortable(bits[ids[j]], mask))
-        for j in range(len(ids)):
-            if _sortable(bits[ids[j]], mask) == highest:
+        _gather(row, ids, scratch.gathered[: len(ids)])
+        bits = scratch.gathered_bits[: len(ids)]
+        highest = _highest(bits, mask)
+        for j in range(len(bits)):
+            if bits[j] == highest:
                 return ids[j]
     return ids[0]
 
@@ -244,7 +280,7 @@ def weigh(
         scratch.plain[i, k] = _log_sum_of_inverted(row, ids, 1.0, best)
         scratch.total[i, k] = scratch.plain[i, k]
         if cool != 1.0:
-            scratch.total[i, k] = _log_sum_of_inverted(row, ids, cool, best * cool)
+            scratch.total[i, k] = _log_sum_of_inverted(row, ids, cool, best)
     elif len(ids) == 1:
         token = ids[0]
         best = at(row, token, 1.0)
@@ -253,17 +289,17 @@ def weigh(
     else:
         found = scratch.gathered[: len(ids)]
         _gather(row, ids, found)
-        place = _place_of_best(found.view(np.int64))
-        token = ids[place]
-        best = found[place]
+        token = -1
+        scratch.gathered_bits[-1] = _highest(scratch.gathered_bits[: len(ids)], mask)
+        best = max(np.float64(scratch.gathered[-1]), FLOOR)
         scratch.plain[i, k] = best + math.log(_sum_of_all(found, 1.0, best))
         scratch.total[i, k] = scratch.plain[i, k]
         if cool != 1.0:
-            scratch.total[i, k] = best * cool + math.log(_sum_of_all(found, cool, best * cool))
+            scratch.total[i, k] = best * cool + math.log(_sum_of_all(found, cool, best))
     scratch.token[i, k] = token
     scratch.best[i, k] = best * cool
     # A sum over what is no number is none either.
-    return scratch.plain[i, k] == scratch.plain[i, k] and row[token] == row[token]
+    return scratch.plain[i, k] == scratch.plain[i, k] and best == best
 
 
 @compiled
@@ -281,4 +317,4 @@ def _log_sum_of_inverted(row: Rows, others: NDArray[np.int32], cool: float, best
         if high > low:
             total += _sum_of_all(row[low:high], cool, best)
         low = high + 1
-    return best + math.log(max(1.0, total))
+    return best * cool + math.log(max(1.0, total))

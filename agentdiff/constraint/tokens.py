@@ -31,6 +31,8 @@ _FEW_CHILDREN = 16
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
 Tokens = list[int]
+Bulk = list[tuple[IntArray, NDArray[np.int32]]]
+"""(tokens, next states) side by side."""
 
 
 class Graph(NamedTuple):
@@ -182,9 +184,7 @@ class TokenAutomaton:
 
     # -- the walk -----------------------------------------------------------------------------
 
-    def _walk(
-        self, seeds: list[tuple[int, int]]
-    ) -> tuple[dict[int, Tokens], list[tuple[IntArray, IntArray]]]:
+    def _walk(self, seeds: list[tuple[int, int]]) -> tuple[dict[int, Tokens], Bulk]:
         """Follow (trie node, state) pairs: next state → tokens, and (tokens, states) in bulk."""
         vocabulary, automaton = self.vocabulary, self.automaton
         find, first_child, last_child = (
@@ -216,34 +216,28 @@ class TokenAutomaton:
                     seeds.append((child, target))
         return found, self._walk_levels(wide) if wide else []
 
-    def _walk_levels(self, seeds: list[tuple[int, int]]) -> list[tuple[IntArray, IntArray]]:
+    def _walk_levels(self, seeds: list[tuple[int, int]]) -> Bulk:
         """The same for many paths at once, level by level."""
-        vocabulary, automaton = self.vocabulary, self.automaton
+        vocabulary, table = self.vocabulary, _Table(self.automaton)
         nodes = np.array([node for node, _ in seeds])
-        states = np.array([state for _, state in seeds])
-        found: list[tuple[IntArray, IntArray]] = []
-        while True:
-            first, widths = vocabulary.child_start[nodes], vocabulary.child_end[nodes]
-            widths = widths - first
-            has_children = widths > 0
-            first, widths, states = first[has_children], widths[has_children], states[has_children]
-            if not len(states):
-                return found
-            known, row = np.unique(states, return_inverse=True)
-            table = np.stack([_all_targets(automaton, state) for state in known.tolist()])
-            parent = np.repeat(np.arange(len(states)), widths)
-            nodes = np.arange(len(parent)) + (first - (np.cumsum(widths) - widths))[parent]
-            states = table[row[parent], vocabulary.trie_byte[nodes]].astype(np.int64)
-            live = states >= 0
+        states = np.array([state for _, state in seeds], np.int32)
+        found: Bulk = []
+        while len(states):
+            first = vocabulary.child_start[nodes]
+            widths = vocabulary.child_end[nodes] - first
+            nodes = np.repeat(first - (np.cumsum(widths) - widths), widths)
+            nodes += np.arange(len(nodes))
+            rows = np.repeat(table.rows(states), widths)
+            states = table.follow(rows, vocabulary.trie_byte[nodes])
+            live = np.flatnonzero(states >= 0)
             nodes, states = nodes[live], states[live]
             tokens = vocabulary.trie_token[nodes]
-            ends = tokens >= 0
-            if ends.any():
+            ends = np.flatnonzero(tokens >= 0)
+            if len(ends):
                 found.append((tokens[ends], states[ends]))
+        return found
 
-    def _add_sets(
-        self, edges: dict[int, int], found: dict[int, Tokens], bulk: list[tuple[IntArray, IntArray]]
-    ) -> None:
+    def _add_sets(self, edges: dict[int, int], found: dict[int, Tokens], bulk: Bulk) -> None:
         """Turn what a walk found into edges: next state → token set."""
         costs = self.automaton.costs
         parts: dict[int, list[IntArray]] = {}
@@ -288,7 +282,7 @@ class TokenAutomaton:
 
     def _leave(
         self, place: InString, leaving: tuple[tuple[int, int], ...], stack: int
-    ) -> tuple[dict[int, Tokens], list[tuple[IntArray, IntArray]]]:
+    ) -> tuple[dict[int, Tokens], Bulk]:
         """Tokens that close the string, with whatever they hold behind the quote."""
         outside = self.automaton.place([(place.after, stack)])
         closing: Tokens = []
@@ -324,12 +318,46 @@ class TokenAutomaton:
         return self.sets.number(self.vocabulary.with_twins(tokens))
 
 
-def _all_targets(automaton: Automaton, state: int) -> NDArray[np.int32]:
-    """Where every byte leads from a state: [256]."""
-    row = automaton.expand(state)
-    if isinstance(row, Wide):
-        return row.targets()
-    targets = np.full(256, DEAD, np.int32)
-    for byte, target in row:
-        targets[byte] = target
-    return targets
+class _Table:
+    """Where every byte leads, for the states that one walk meets."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._automaton = automaton
+        self._row = np.full(64, -1, np.int64)
+        """[states] the row of each, or -1."""
+        self._targets = np.zeros((16, 256), np.int32)
+        self._count = 0
+
+    def rows(self, states: NDArray[np.int32]) -> IntArray:
+        """Return the row of each state."""
+        most = int(states.max()) + 1
+        if most > len(self._row):
+            more = np.full(2 * most - len(self._row), -1, np.int64)
+            self._row = np.concatenate([self._row, more])
+        rows = self._row[states]
+        unknown = states[rows < 0]
+        if len(unknown):
+            is_new = np.zeros(most, np.bool_)
+            is_new[unknown] = True
+            for state in np.flatnonzero(is_new).tolist():
+                self._add(state)
+            rows = self._row[states]
+        return rows
+
+    def follow(self, rows: IntArray, byte: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the next state of each row along each byte, or DEAD."""
+        return self._targets.ravel().take(256 * rows + byte)
+
+    def _add(self, state: int) -> None:
+        if self._count == len(self._targets):
+            self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
+        targets = self._targets[self._count]
+        row = self._automaton.expand(state)
+        if isinstance(row, Wide):
+            row.write_targets(targets)
+        else:
+            targets[:] = DEAD
+            for byte, target in row:
+                targets[byte] = target
+        self._row[state] = self._count
+        self._count += 1

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from agentdiff.constraint import Vocabulary, compile_schema
 from agentdiff.constraint.lattice import Fill, Infeasible, Lattices
-from tests.constraint.doubles import SCHEMAS, TREE, WORDS, noise
+from tests.constraint.doubles import SCHEMAS, TREE, WORDS, log_softmax, noise
 
 pytest.importorskip("numba", reason="numba (the `fast` extra) is not installed")
 
 from agentdiff.constraint.kernel import Kernel
 
 ROUNDING = 1e-9
+ROUNDING_32 = 2e-5
+"""What a confidence is worth when the scores come in single precision."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +61,14 @@ def both(
     return fills[0], fills[1]
 
 
-def check(reference: Fill | None, compiled: Fill | None) -> Fill | None:
+def check(
+    reference: Fill | None, compiled: Fill | None, *, rounding: float = ROUNDING
+) -> Fill | None:
     assert (reference is None) == (compiled is None)
     if reference is not None and compiled is not None:
         assert compiled.tokens.tolist() == reference.tokens.tolist()
         assert len(compiled.path) == len(reference.path)
-        assert np.abs(compiled.confidence - reference.confidence).max() <= ROUNDING
+        assert np.abs(compiled.confidence - reference.confidence).max() <= rounding
         assert compiled.forced.tolist() == reference.forced.tolist()
     return compiled
 
@@ -101,3 +105,69 @@ def test_kernel_and_reference_agree(
             seed=seed,
         )
     )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_they_agree_on_single_precision(temperature: float) -> None:
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 9}, "minItems": 1}
+    for seed in range(4):
+        log_probs = noise(np.random.default_rng(seed), 12, WORDS).astype(np.float32)
+        fills = both(schema, WORDS, log_probs, {}, budget=30, temperature=temperature, seed=seed)
+        assert check(*fills, rounding=ROUNDING_32) is not None
+
+
+MANY = Vocabulary(
+    [*(bytes([b]) for b in range(256)), *(f"{i:x}".encode() for i in range(4096, 24_000)), None],
+    [256 + 24_000 - 4096],
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sureness", [8.0, 20.0, 60.0])
+def test_they_agree_on_a_large_vocabulary_and_a_model_that_is_nearly_certain(
+    sureness: float, dtype: Any
+) -> None:
+    text = b'["an example", "ab12", 7, {"a": "c"}]'
+    rng = np.random.default_rng(3)
+    scores = rng.standard_normal((len(text), len(MANY)))
+    scores[np.arange(len(text)), list(text)] += sureness
+    log_probs = log_softmax(scores).astype(dtype)
+    schemas = ({}, {"type": "array"}, {"items": {"type": ["string", "object"], "maxLength": 40}})
+    for schema in schemas:
+        for pins in ({}, {3: ord("n"), 20: ord('"')}):
+            fill = check(
+                *both(schema, MANY, log_probs, pins, budget=48),
+                rounding=ROUNDING_32 if dtype is np.float32 else 1e-7,
+            )
+            assert fill is not None
+            if sureness > 50 and schema != schemas[2]:
+                assert bytes(fill.tokens.tolist()) == text
+
+
+def test_they_agree_where_only_a_wider_search_keeps_the_pins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("lattice", "kernel"):
+        monkeypatch.setattr(f"agentdiff.constraint.{module}.WIDTHS", (1, 2, 64))
+    schema = {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 2}
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pins = {8: ord("]"), 5: ord('"')}
+        fill = check(*both(schema, WORDS, noise(rng, 9, WORDS), pins, budget=20))
+        found += fill is not None
+    assert found > 10
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 5}])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, -np.nan])
+def test_what_is_no_number_is_refused_by_both(schema: Any, dtype: Any, value: float) -> None:
+    log_probs = noise(np.random.default_rng(0), 6, WORDS).astype(dtype)
+    log_probs[3, ord("a")] = value
+    for kind in (Lattices, Kernel):
+        tokens: Any = compile_schema(schema, WORDS)._tokens
+        with pytest.raises(ValueError, match="NaN"):
+            kind(tokens).solve(
+                tokens.start, log_probs, {}, budget=9, old_path=[], temperature=0.0, draws=None
+            )
