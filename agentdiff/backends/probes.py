@@ -200,10 +200,11 @@ async def _call(backend: Backend) -> Finding:
         result = await generate(backend, asked)
     except AuthenticationFailed:
         raise
-    except (BackendError, OutputInvalid) as error:
-        found = _failure(error) if isinstance(error, BackendError) else "invalid, and raised"
+    except OutputInvalid:  # tools in words, and a model that cannot follow them
+        return Finding(question="tool call", said=said, found="invalid, and raised", verdict="open")
+    except BackendError as error:
         verdict: Verdict = "differs" if backend.capabilities.tools else "holds"
-        return Finding(question="tool call", said=said, found=found, verdict=verdict)
+        return Finding(question="tool call", said=said, found=_failure(error), verdict=verdict)
     if not result.tool_calls:
         found = "refused" if result.reason == "refused" else "answered in words"
         return Finding(question="tool call", said=said, found=found, verdict="open")

@@ -22,10 +22,7 @@ from tests.backends.server import Received, dialect, serving
 from tests.backends.server.dialects import DIALECTS, KEY
 
 Answers = Callable[[Received], Reply]
-HONEST = (
-    *("generic", "openai", "mercury", "vllm", "sglang", "sglang-dllm", "sglang-diffusiongemma"),
-    *("sglang-mosaic", "lmdeploy-sdar", "llama-cpp"),
-)
+HONEST = sorted(DIALECTS.keys() - {"ollama"})  # whose double warns of every low temperature
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +53,7 @@ def honest(name: str) -> Answers:
         if engine.decodes_by_schema and "response_format" in body:
             schema = body["response_format"]["json_schema"]["schema"]
             return said(body, json.dumps(shortest(schema)), "stop", 9)
-        if "JSON Schema" in told and engine.reads_words:
+        if "JSON Schema" in told and engine.reads_words and "The tools:" not in told:
             return said(body, '{"kq7": "vz3-mauve", "w0": true}', "stop", 9)
         cap = body.get("max_tokens") or body.get("max_completion_tokens")
         if "Count from one" in told:
