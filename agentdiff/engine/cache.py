@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,20 @@ class LayerKV(NamedTuple):
 
     keys: Tensor
     values: Tensor
+
+
+class HeldKV(LayerKV):
+    """The first columns of longer tensors whose other columns are free: a pass may write its own there."""
+
+    whole: LayerKV
+    """These columns and the free ones: [B, H, S + T, D]."""
+
+    @classmethod
+    def first(cls, whole: LayerKV, length: int) -> Self:
+        """The first `length` columns; the others are free."""
+        held = cls(whole.keys[:, :, :length], whole.values[:, :, :length])
+        held.whole = whole
+        return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +96,23 @@ class KVBuffer:
         for copy in copies:
             self.lengths[copy.row] = copy.at + copy.count
 
-    def past(self, rows: Sequence[int], length: int) -> list[LayerKV]:
+    def past(self, rows: Sequence[int], length: int, *, room: int = 0) -> list[LayerKV]:
         """The first `length` columns of some rows: [B, H, length, D] per layer; empty when there is nothing to see.
 
-        A view where the rows are the first ones in order.
+        A view where the rows are the first ones in order; with `room` free columns behind it where they hold no more
+        than `length`, so that a pass of so many positions need not copy what it sees.
         """
         if length == 0:
             return []
-        if list(rows) == list(range(len(rows))):
-            return [
-                LayerKV(k[: len(rows), :, :length], v[: len(rows), :, :length])
+        count = len(rows)
+        if list(rows) == list(range(count)):
+            room = room if max(self.lengths[:count]) <= length else 0
+            self._grow(self._layers, length + room)
+            whole = [
+                LayerKV(k[:count, :, : length + room], v[:count, :, : length + room])
                 for k, v in self._layers
             ]
+            return [HeldKV.first(layer, length) for layer in whole] if room else whole
         index = torch.tensor(rows, device=self._layers[0].keys.device)
         return [LayerKV(k[index, :, :length], v[index, :, :length]) for k, v in self._layers]
 

@@ -69,26 +69,29 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
             free.append(_describe(log_probs[start:split], question.sequence))
         else:
             grammar.append(log_probs[start:split])
-        shadow.append(_support(log_probs[split:end], question))
+        if end > split:
+            shadow.append(_support(log_probs[split:end], question))
         start = end
     host = iter(_to_host([*free, *grammar, *shadow]))
     described = [next(host).numpy() for _ in free]
     scored = [next(host).numpy() for _ in grammar]
+    supported = [next(host).numpy() for _ in shadow]
     answers: list[Answer] = []
     for question in questions:
         is_free = question.sequence.matcher is None
         facts = described.pop(0) if is_free else np.empty((5, 0))
+        confidence = np.exp(facts[1])
         answers.append(
             Answer(
                 places=question.places,
                 tokens=facts[0].astype(np.int64),
-                confidence=np.exp(facts[1]),
-                margin=np.exp(facts[1]) - np.exp(facts[3]),
+                confidence=confidence,
+                margin=confidence - np.exp(facts[3]),
                 gap=facts[2],
                 entropy=facts[4],
                 log_probs=None if is_free else scored.pop(0),
                 shadows=question.shadows,
-                support=next(host).numpy(),
+                support=supported.pop(0) if len(question.shadows) else np.empty(0),
             )
         )
     return answers
@@ -138,7 +141,9 @@ def _support(log_probs: Tensor, question: Question) -> Tensor:
 
 def _to_host(tensors: list[Tensor]) -> list[Tensor]:
     """All of them on the CPU, with one wait."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return tensors
     host = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-    if tensors and tensors[0].is_cuda:
+    if tensors[0].is_cuda:
         torch.cuda.current_stream(tensors[0].device).synchronize()
     return host

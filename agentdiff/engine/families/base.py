@@ -96,7 +96,8 @@ class Family(Protocol):
 
         ids, positions [B, T] int64. mask [B, 1, T, S + T] bool, true where the key is visible to the query; every
         query sees something. past: one [B, H, S, D] pair per layer, or empty when S = 0; its columns may be padding
-        that the mask hides. -> hidden [B, T, E] and the new positions' own pairs, [B, H, T, D] per layer.
+        that the mask hides, and the free ones of a `HeldKV` may be written. -> hidden [B, T, E] and the new positions'
+        own pairs, [B, H, T, D] per layer.
         """
         ...
 

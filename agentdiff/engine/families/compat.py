@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.utils import logging
 
-from agentdiff.engine.cache import LayerKV
+from agentdiff.engine.cache import HeldKV, LayerKV
 
 Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Hidden states [..., E] -> chosen experts [N, K] int64 and their weights [N, K]."""
@@ -42,6 +42,11 @@ class Behind(DynamicLayer):
         self.own = LayerKV(key_states, value_states)
         if self.past is None:
             return key_states, value_states
+        if isinstance(self.past, HeldKV) and self.past.keys.device == key_states.device:
+            start, whole = self.past.keys.shape[2], self.past.whole
+            whole.keys[:, :, start:] = key_states
+            whole.values[:, :, start:] = value_states
+            return whole.keys, whole.values
         keys, values = (held.to(key_states.device) for held in self.past)
         return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
 

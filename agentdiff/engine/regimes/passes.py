@@ -86,7 +86,7 @@ def collate(rows: Many[Row], buffer: KVBuffer, *, mask_id: int, device: torch.de
     column = torch.arange(columns, device=device)
     seen = (column < past) & ~((column >= low) & (column < high))
     mask = torch.cat([seen[:, None].expand(-1, width, -1), own], 2)[:, None]
-    held = buffer.past([row.sequence.row for row in rows], columns)
+    held = buffer.past([row.sequence.row for row in rows], columns, room=width)
     return Batch(ids, positions, mask, held)
 
 
