@@ -70,7 +70,7 @@ def plot(points: Sequence[Point], *, width: int) -> Iterator[Text]:
         if reached:
             row, _ = cell(speed, max(reached))
             cells[row][column] = ("·", "dim")
-    for point in points:
+    for point in (*points, *frontier(points)):  # the frontier's last, on top of what lies there
         row, column = cell(point.tokens_per_forward, point.exact)
         cells[row][column] = _sign(points, point)
     for point in points:
@@ -100,7 +100,7 @@ def plot(points: Sequence[Point], *, width: int) -> Iterator[Text]:
 
 
 def as_svg(points: Sequence[Point], *, title: str) -> str:
-    """The same picture, a dot for each setting with its name, and the frontier as a line."""
+    """The same picture: a dot for each setting, names for the frontier and the efforts, a line for the frontier."""
     axes = _Axes(points)
     left, top, across, down = 64, 56, 640, 380
 
@@ -123,7 +123,8 @@ def as_svg(points: Sequence[Point], *, title: str) -> str:
             f'<text x="{x:.1f}" y="{top + down + 16}" text-anchor="middle">{axes.speed(share):.2f}</text>',
             f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{axes.exact(share):.1%}</text>',
         ]
-    corners = [at(point) for point in frontier(points)]
+    best = frontier(points)
+    corners = [at(point) for point in best]
     path = f"M{corners[0][0]:.1f} {corners[0][1]:.1f}" + "".join(
         f"V{y:.1f}H{x:.1f}" for x, y in corners[1:]
     )
@@ -132,9 +133,18 @@ def as_svg(points: Sequence[Point], *, title: str) -> str:
     for point in points:
         x, y = at(point)
         paint = _PAINTS[kinds.index(point.setting.kind) % len(_PAINTS)]
-        name = point.setting.name + (f" ({point.setting.effort})" if point.setting.effort else "")
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{paint}"/>')
-        parts.append(f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-size="10">{escape(name)}</text>')
+        name = escape(point.setting.name)
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{paint}"><title>{name}</title></circle>'
+        )
+        if point.setting.effort:
+            parts.append(f'<text x="{x + 6:.1f}" y="{y + 14:.1f}">{point.setting.effort}</text>')
+        if point in best:
+            parts.append(f'<text x="{x + 6:.1f}" y="{y - 6:.1f}" fill="#222">{name}</text>')
+    for number, kind in enumerate(kinds):
+        x, paint = left + 100 * number, _PAINTS[number % len(_PAINTS)]
+        parts.append(f'<circle cx="{x}" cy="{top + down + 52}" r="4" fill="{paint}"/>')
+        parts.append(f'<text x="{x + 8}" y="{top + down + 56}">{escape(kind)}</text>')
     parts += [
         f'<text x="{left + across // 2}" y="{top + down + 38}" text-anchor="middle">tokens per forward</text>',
         f'<text transform="translate(16 {top + down // 2}) rotate(-90)" text-anchor="middle">'

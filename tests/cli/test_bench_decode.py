@@ -78,7 +78,7 @@ def test_the_picture_has_every_setting_the_line_and_the_word(
 @pytest.mark.parametrize("points", [POINTS[:1], [POINTS[0], POINTS[0]]])
 def test_one_point_is_a_picture_too(points: list[Point]) -> None:
     assert sum(line.plain.count("●") for line in picture.plot(points, width=40)) == 2  # the legend
-    assert picture.as_svg(points, title="a & b").count("<circle") == len(points)
+    assert picture.as_svg(points, title="a & b").count("<title>") == len(points)
 
 
 def test_the_svg_names_every_setting() -> None:
