@@ -92,6 +92,11 @@ def select(setup: Setup, context: RouteContext, objections: dict[int, Objection]
         narrowed = replace(context, candidates=tuple(usable))
         for policy in setup.policies:
             if (backend := policy.select(narrowed)) is not None:
+                if not any(backend is each for each in usable):
+                    raise ConfigurationError(
+                        f"{setup.name}: a policy chose {backend.name!r}, which is not among the "
+                        f"candidates ({', '.join(each.name for each in usable)})"
+                    )
                 reason = policy.reason if free else f"{policy.reason}, of those with a bad sign"
                 return Selection(backend=backend, reason=reason, objections=found)
     return Selection(backend=None, reason="", objections=found)

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agentdiff.agent import Agent
 from agentdiff.backends.breaker import BreakerSettings
 from agentdiff.backends.latency import Taken
 from agentdiff.backends.policies import ByKind, Escalate, Objection, RouteContext
@@ -43,7 +44,7 @@ from agentdiff.generation import (
     Stats,
     generate,
 )
-from agentdiff.messages import ToolSpec, Usage, user
+from agentdiff.messages import ToolCall, ToolSpec, Usage, user
 from tests.backends.conformance import CHECKS, Subject, usage_is_unknown_or_positive
 from tests.backends.test_conformance import scripted
 from tests.telemetry.recorder import recording
@@ -365,6 +366,32 @@ async def test_a_rule_of_one_s_own_is_an_object_with_a_method() -> None:
             return Objection(reason="it is Monday") if backend.name == "a" else None
 
     assert (await generate(Router([says("a"), says("b")], rules=[NotOnMondays()]), ASK)).text == "b"
+
+
+async def test_a_policy_chooses_among_the_candidates() -> None:
+    class Stubborn:
+        reason = "always"
+
+        def select(self, context: RouteContext) -> Backend | None:
+            return strange
+
+    strange = says("strange")
+    with pytest.raises(ConfigurationError, match="'strange', which is not among the candidates"):
+        await generate(Router([says("a")], policy=Stubborn()), ASK)
+
+
+async def test_an_agent_does_not_know_the_difference() -> None:
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    call = ToolCall(id="1", name="add", arguments={"a": 1, "b": 2})
+    down = says("down", DOWN)
+    agent = Agent(Router([down, Scripted([call, "3"], name="b")]), tools=[add])
+    result = await agent.run("1 + 2")
+    assert result.output == "3"
+    assert result.usage.requests == 4
+    assert [step.stats.attempts for step in result.steps] == [2, 2]
 
 
 def test_a_router_needs_backends_and_sensible_numbers() -> None:
