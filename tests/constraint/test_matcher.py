@@ -23,6 +23,7 @@ from tests.constraint.doubles import (
     WORDS,
     decode,
     dumps,
+    log_softmax,
     noise,
     text_of,
     written,
@@ -183,6 +184,36 @@ def test_pins_from_any_earlier_fill_are_feasible_for_any_model(
         proposal = matcher.propose(noise(rng, 10, WORDS), pins)
         assert all(proposal.tokens[i] == t for i, t in pins.items())
         matcher.copy().advance(proposal.tokens.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    schema=SCHEMAS,
+    seed=st.integers(0, 2**32),
+    slack=st.integers(0, 12),
+    pull=st.sampled_from([-40.0, 0.0, 40.0]),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+def test_the_end_stands_only_behind_a_whole_text(
+    schema: Any, seed: int, slack: int, pull: float, temperature: float
+) -> None:
+    """However much the model wants EOS, or anything but EOS."""
+    rng = np.random.default_rng(seed)
+    grammar = compile_schema(schema, WORDS)
+    matcher = grammar.start(grammar.min_tokens + slack)
+    while not matcher.must_stop:
+        scores = noise(rng, 6, WORDS)
+        scores[:, list(WORDS.eos_ids)] += pull
+        proposal = matcher.propose(log_softmax(scores), {}, temperature=temperature, rng=rng)
+        for token in proposal.tokens.tolist():
+            may_stop = matcher.can_stop
+            if token in WORDS.eos_ids:
+                assert may_stop
+            elif not may_stop:
+                with pytest.raises(ValueError, match="forbids"):
+                    matcher.copy().advance([WORDS.eos_ids[0]])
+            matcher.advance([token])
+    assert matcher.can_stop
 
 
 def test_infeasible_pins_are_named() -> None:
