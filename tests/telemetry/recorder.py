@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-
 from typing import TYPE_CHECKING
 
 import anyio
@@ -22,9 +21,16 @@ CANARY = "canary-7f3a"
 """Stands in every text that must not leave the process."""
 
 
+def _exporter() -> "InMemorySpanExporter":
+    pytest.importorskip("opentelemetry.sdk")  # an install without it runs the other tests
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    return InMemorySpanExporter()
+
+
 @dataclass
 class Spans:
-    exporter: "InMemorySpanExporter"
+    exporter: "InMemorySpanExporter" = field(default_factory=_exporter)
 
     def named(self, name: str) -> "ReadableSpan":
         (span,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -39,12 +45,10 @@ class Spans:
 
 @contextmanager
 def recording() -> Generator[Spans]:
-    pytest.importorskip("opentelemetry.sdk")  # an install without it runs the other tests
+    spans = Spans()
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    spans = Spans(InMemorySpanExporter())
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans.exporter))
     with tracing_with(provider.get_tracer("test")):
