@@ -14,9 +14,9 @@ from agentdiff.messages import user
 
 TASKS = [
     "convert 26.2 miles to km",
-    "add a note that says buy milk",
-    "what is 17 percent of 80",
     "convert 3 pounds to kg",
+    "convert 20 celsius to fahrenheit",
+    "convert 5 feet to meters",
 ]
 
 

@@ -137,12 +137,15 @@ _SPELLINGS: tuple[tuple[Style, str], ...] = (
     ("compact", json.dumps(_ARGUMENTS, separators=(",", ":"))),
 )
 _ASKED = {"role": "user", "content": "asked_probe"}
+_TAG = re.compile(r"<\S+>|\[\S+\]")
 _TRIGGER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|[^\s{]+")
 
 
 def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | None:
     """How calls are written, by what the template makes of conversations with one and two of them."""
-    added = {str(token.content): token_id for token_id, token in _added(tokenizer)}
+    contents = {str(token.content): token_id for token_id, token in _added(tokenizer)}
+    # Some vocabularies add line breaks and words too; those stay text.
+    added = {token: token_id for token, token_id in contents.items() if _TAG.fullmatch(token)}
     try:
         one = _turn(template, calls=1, added=added)
     except ConfigurationError:
@@ -256,7 +259,7 @@ def _added(tokenizer: Tokenizer) -> list[tuple[int, Any]]:
 
 
 def _longest_first(added: Mapping[str, int]) -> list[str]:
-    return sorted((token for token in added if token.strip()), key=len, reverse=True)
+    return sorted(added, key=len, reverse=True)
 
 
 def _split(text: str, added: Mapping[str, int]) -> list[str]:

@@ -47,7 +47,7 @@ def write_tokenizer(
     """A byte-level tokenizer of `size` ids, whose special tokens and tags have the ids given."""
     named = {index: token for token, index in (special | tags).items()}
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*letters, '{"', '":', '"}', "Ġ{", "Ċ"]
+    pieces = [*letters, '{"', '":', '"}', "Ġ{", "\n"]
     vocabulary: dict[str, int] = {}
     free = iter([*dict.fromkeys(pieces), *(f"piece{n}" for n in range(size))])
     for index in range(size):
@@ -56,7 +56,7 @@ def write_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tags])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in [*tags, "\n"]])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text("{}")
     if template is not None:
