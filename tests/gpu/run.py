@@ -167,7 +167,7 @@ def engine_jobs(
         engine = Engine(made.family, prefix_bytes=0)
         own = replace(params, ceiling=params.target if is_free else load.ceiling)
         if not is_free:  # a reply that ends by itself
-            own = replace(own, eos_ids=None, eos_stop="token")
+            own = replace(own, eos_ids=made.vocabulary.eos_ids, eos_stop="token")
         matchers = [None if is_free else grammar.start(own.ceiling) for _ in many]
         outputs: list[DecodeOutput] = engine.generate(many, own, matchers)
         spent = sum(output.stats.constraint_s for output in outputs)
