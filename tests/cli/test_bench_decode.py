@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agentdiff.cli import main
@@ -106,15 +108,11 @@ def test_the_efforts_are_measured_on_a_real_request(
     assert svg.read_text("utf-8").startswith("<svg")
 
 
-async def test_a_setting_reaches_the_decode(tmp_path: Path, anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        pytest.skip("once is enough: what is measured does not know the event loop")
+def test_a_setting_reaches_the_decode(tmp_path: Path) -> None:
     backend, engine = load()
-    cases = (await sample(tmp_path, size=6, seed=7))[:1]
-    few, many = [
-        await measure(backend, engine, Setting(kind="quota", dial=n, policy=Quota(steps=n)), cases)
-        for n in (1, 16)
-    ]
+    cases = anyio.run(partial(sample, tmp_path, size=6, seed=7))[:1]
+    settings = [Setting(kind="quota", dial=n, policy=Quota(steps=n)) for n in (1, 16)]
+    few, many = (anyio.run(measure, backend, engine, setting, cases) for setting in settings)
     assert few.forwards < many.forwards
     assert few.positions < many.positions
 
