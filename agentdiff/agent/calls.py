@@ -168,7 +168,8 @@ class Caller:
                 approval=approval,
                 usage=own.usage,
             )
-            span.returned(told(record))
+            if span.wants_content:
+                span.returned(told(record))
         if keep is not None:
             await keep(record)
         if self._emit is not None:
@@ -200,9 +201,13 @@ class Caller:
         return replace(
             self._context(),
             call_id=call.id,
-            attempt=self._again[call.name] + 1,
+            attempt=self.attempt_of(call),
             is_approved=approval is True,
         )
+
+    def attempt_of(self, call: ToolCall) -> int:
+        """From 1; higher where the model was told to make a call of this tool again."""
+        return self._again[call.name] + 1
 
     async def ask(self, call: ToolCall) -> Approval:
         """What a person says to a call.
@@ -273,15 +278,19 @@ class _Asked:
             if approval is not True:
                 reason = f": {approval}" if approval else ""
                 raise ToolFailed(f"a person did not allow this call{reason}")
+        attempt = self._caller.attempt_of(self._call)
+        if attempt > 1:
+            self._span.again(attempt)
+        hooks = self._caller.hooks
+        if not hooks and not tool.takes_context:
+            return await tool.call(self._call.arguments)
         context = self._caller.context_of(self._call, approval)
-        if context.attempt > 1:
-            self._span.again(context.attempt)
 
         async def run(call: ToolCall) -> Any:
             return await tool.call(call.arguments, context)
 
         way: Callable[[ToolCall], Awaitable[Any]] = run
-        for hook in reversed(self._caller.hooks):
+        for hook in reversed(hooks):
             way = functools.partial(_hooked, hook, context, way)
         return await way(self._call)
 

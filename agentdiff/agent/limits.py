@@ -6,9 +6,8 @@ no run goes on past the deadline of the run that it is part of.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -33,6 +32,8 @@ class Price:
         return (self.input * read + self.output * written) / 1e6
 
 
+Written: TypeAlias = tuple[str, Mapping[str, Json], str | None]
+"""What a call says, whatever its id."""
 Pricing: TypeAlias = Callable[[str, Usage], float | None]
 """The price of a generation by a model, None where it is not known; `Price` is one."""
 
@@ -99,11 +100,12 @@ class Spending:
         self.cost: float | None = None
         """What was spent as far as it is known."""
         self._price = price
-        self._outer = outer
+        self._chain: tuple[Spending, ...] = (self,) if outer is None else (self, *outer._chain)
+        """This one and those around it."""
         self._deadline = None if outer is None else outer._deadline
         self._requests = 0
         self._calls = 0
-        self._written = ""
+        self._turn: list[Written] = []
         self._told: list[str] = []
         self._identical = 0
 
@@ -131,7 +133,7 @@ class Spending:
     def add(self, usage: Usage, *, model: str) -> None:
         """Count what a generation used, here and in the runs around this one."""
         cost = None if self._price is None else self._price(model, usage)
-        for each in self._chain():
+        for each in self._chain:
             each.usage += usage
             if cost is not None:
                 each.cost = (each.cost or 0.0) + cost
@@ -142,9 +144,9 @@ class Spending:
         Raises:
             LimitExceeded: There is no room for it; it is not counted.
         """
-        for each in self._chain():
+        for each in self._chain:
             each._check_room()
-        for each in self._chain():
+        for each in self._chain:
             each._requests += 1
 
     def count_calls(self, calls: Sequence[ToolCall]) -> None:
@@ -154,7 +156,7 @@ class Spending:
             LimitExceeded: There is no room for all of them, or they repeat what led to nothing new;
                 none is counted.
         """
-        for each in self._chain():
+        for each in self._chain:
             limit = each.limits.tool_calls
             if limit is not None and each._calls + len(calls) > limit:
                 raise LimitExceeded("tool calls", limit=limit)
@@ -162,14 +164,14 @@ class Spending:
         if (
             limits.identical_turns is not None
             and self._identical >= limits.identical_turns
-            and _written(calls) == self._written
+            and _written(calls) == self._turn
         ):
             names = ", ".join(dict.fromkeys(f"`{call.name}`" for call in calls))
             raise LimitExceeded(
                 f"identical turns (repeated calls of {names}, with the same results)",
                 limit=limits.identical_turns,
             )
-        for each in self._chain():
+        for each in self._chain:
             each._calls += len(calls)
 
     def note_turn(self, calls: Sequence[ToolCall], told: Sequence[Message]) -> None:
@@ -177,15 +179,9 @@ class Spending:
         if self.limits.identical_turns is None:
             return
         written, texts = _written(calls), [message.content for message in told]
-        is_same = written == self._written and texts == self._told
+        is_same = written == self._turn and texts == self._told
         self._identical = self._identical + 1 if is_same else 1
-        self._written, self._told = written, texts
-
-    def _chain(self) -> Iterator[Spending]:
-        each: Spending | None = self
-        while each is not None:
-            yield each
-            each = each._outer
+        self._turn, self._told = written, texts
 
     def _check_room(self) -> None:
         limits, usage = self.limits, self.usage
@@ -224,6 +220,5 @@ def inside(spending: Spending) -> Generator[None]:
         _around.reset(token)
 
 
-def _written(calls: Sequence[ToolCall]) -> str:
-    pairs: Json = [[call.name, dict(call.arguments), call.malformed] for call in calls]
-    return json.dumps(pairs, sort_keys=True, default=str)
+def _written(calls: Sequence[ToolCall]) -> list[Written]:
+    return [(call.name, call.arguments, call.malformed) for call in calls]

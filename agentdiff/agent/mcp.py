@@ -115,7 +115,7 @@ def _tool(
         description=spec.description or "",
         timeout_s=timeout_s,
         approval=approval,
-        _parameters=_BareSchema(name, _object_schema(spec.input_schema)),
+        _parameters=BareSchema(name, _object_schema(spec.input_schema)),
         _returns=spec.output_schema,
     )
 
@@ -133,7 +133,7 @@ def _text_of(part: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _BareSchema:
+class BareSchema:
     """Arguments that only a JSON Schema describes; they are passed on as one object."""
 
     tool: str

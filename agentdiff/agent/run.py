@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NoReturn
+from uuid import uuid4
 
 import anyio
 
@@ -150,6 +151,8 @@ class Run(Generic[OutputT]):
         self.config = config
         self._task = task
         self._past = past
+        self._episode = uuid4().hex
+        """What its steps are known by to the predictor of lengths."""
         self._emit = emit
         self._span = span
         self._generations: list[Generation] = []
@@ -323,6 +326,7 @@ class Run(Generic[OutputT]):
                 spending=self.spending,
                 emit=watch or self._emit,
                 budget=self._task.budget,
+                episode=self._episode,
                 span=self._span,
             )
             if self._task.journal is not None:
@@ -422,6 +426,9 @@ class Run(Generic[OutputT]):
     ) -> None:
         """Record a step that is done."""
         result = generation.result
+        stats = result.stats
+        if stats.attempts != generation.attempts:
+            stats = replace(stats, attempts=generation.attempts)
         record = StepRecord(
             number=len(self.steps) + 1,
             kind="answer" if is_output and generation.kind == "route" else generation.kind,
@@ -430,7 +437,7 @@ class Run(Generic[OutputT]):
             text=result.text,
             budget=generation.budget,
             usage=generation.usage,
-            stats=replace(result.stats, attempts=generation.attempts),
+            stats=stats,
             enforcement=self._enforcement(generation) if is_output else result.enforcement,
             model=result.model,
             warnings=generation.warnings,

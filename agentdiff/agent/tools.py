@@ -72,6 +72,11 @@ class Tool(Generic[P, R]):
         return self._parameters.schema
 
     @property
+    def takes_context(self) -> bool:
+        """Whether the function takes a `RunContext` first."""
+        return self._parameters.takes_context
+
+    @property
     def returns(self) -> Schema | None:
         """JSON Schema of the result; None where the function does not say."""
         return return_schema(self.function) if self._returns is None else self._returns

@@ -7,6 +7,7 @@ whoever consumed it.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -54,13 +55,15 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         self._drafts = 0
         self._committed: list[str] | None = None
         """The text so far, kept only for content capture."""
+        self._said: str | None = None
+        """The reply as it is written, for content capture."""
         self._finish: Finish | None = None
         self._is_exhausted = False
         self._error: Exception | None = None
         """What the backend raised; an error of the consumer is not the backend's."""
 
     async def __aenter__(self) -> AsyncIterator[Event]:
-        asked = {**_identity(self._backend), **_request(self._request)}
+        asked = {**_identity(self._backend.name), **_request(self._request)}
         self._started_s = time.perf_counter()
         self._span = current_tracer().start_span(
             f"chat {names.model_of(self._backend.name)}",
@@ -126,26 +129,31 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
                     self._committed.append(text)
             case Finish():
                 self._finish = event
-                self._set(_outcome(event, self._request.budget))
                 if event.stats.first_commit_s is not None:
                     self._first_commit_s = event.stats.first_commit_s
                 if self._committed is not None:
                     text = "".join(self._committed) if event.text is None else event.text
-                    said = content.output_messages(
+                    self._said = content.output_messages(
                         text, event.tool_calls, finish_reason=event.reason
                     )
-                    self._set({names.OUTPUT_MESSAGES: said})
             case _:
                 assert_never(event)
 
     def _end(self, left_with: BaseException | None) -> None:
         """End the span; `left_with` is the error that the block around the stream was left with."""
-        self._set(
-            {
-                names.DRAFTS: self._drafts or None,
-                names.FIRST_COMMIT_MS: _ms(self._first_commit_s),
-            }
-        )
+        if self._span.is_recording():
+            # All at once: an SDK locks the span and looks through it each time.
+            outcome: Attributes = {}
+            if self._finish is not None:
+                outcome = _outcome(self._finish, self._request.budget)
+            self._set(
+                {
+                    **outcome,
+                    names.OUTPUT_MESSAGES: self._said,
+                    names.DRAFTS: self._drafts or None,
+                    names.FIRST_COMMIT_MS: _ms(self._first_commit_s),
+                }
+            )
         error: str | None = None
         if self._error is not None:
             error = error_type(self._error)
@@ -154,7 +162,7 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         count_generation(
             self._request,
             self._finish,
-            _identity(self._backend),
+            _identity(self._backend.name),
             seconds=time.perf_counter() - self._started_s,
             first_commit_s=self._first_commit_s,
             error=error or ("cancelled" if self._finish is None else None),
@@ -169,12 +177,13 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         self._span.set_attributes(names.spelled(attributes))
 
 
-def _identity(backend: Backend) -> Attributes:
+@functools.lru_cache(maxsize=64)
+def _identity(backend: str) -> Attributes:
     return {
         names.OPERATION: "chat",
-        names.PROVIDER: names.provider_of(backend.name),
-        names.REQUEST_MODEL: names.model_of(backend.name),
-        names.BACKEND: backend.name,
+        names.PROVIDER: names.provider_of(backend),
+        names.REQUEST_MODEL: names.model_of(backend),
+        names.BACKEND: backend,
     }
 
 
@@ -211,7 +220,7 @@ def _outcome(finish: Finish, asked: Budget | None) -> Attributes:
         names.INPUT_TOKENS: usage.input_tokens,
         names.OUTPUT_TOKENS: used,
         names.REASONING_TOKENS: usage.reasoning_tokens,
-        **_budget(budget),
+        **({} if budget is asked else _budget(budget)),
         names.BUDGET_USED: used if budget else None,
         names.BUDGET_FILL: used / budget.target if budget and used is not None else None,
         names.FORWARDS: stats.forwards,

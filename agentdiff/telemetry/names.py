@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 from agentdiff.errors import ConfigurationError
 
 Semconv = Literal["latest", "legacy", "both"]
+_MODES: Mapping[str, Semconv] = {mode: mode for mode in get_args(Semconv)}
 AttributeValue = str | bool | int | float | Sequence[str]
 
 SCOPE = "agentdiff"
@@ -158,12 +159,10 @@ def semconv() -> Semconv:
         ConfigurationError: the variable is set to something else than the three modes.
     """
     mode = os.environ.get("AGENTDIFF_SEMCONV") or "latest"
-    for known in get_args(Semconv):
-        if mode == known:
-            return known
-    raise ConfigurationError(
-        f"`AGENTDIFF_SEMCONV` is {mode!r}; use one of {', '.join(get_args(Semconv))}"
-    )
+    known = _MODES.get(mode)
+    if known is None:
+        raise ConfigurationError(f"`AGENTDIFF_SEMCONV` is {mode!r}; use one of {', '.join(_MODES)}")
+    return known
 
 
 def captures_content() -> bool:

@@ -44,19 +44,25 @@ def tracing_with(tracer: Tracer) -> Generator[None]:
         _tracer.set(before)
 
 
-@contextmanager
-def current(span: Span) -> Generator[None]:
+class current:
     """Make `span` the parent of the spans that are started in this block.
 
     The context before is put back without a token, so that leaving in another task than the one
-    that entered (a stream closed by a finalizer) is no error and leaks nothing.
+    that entered (a stream closed by a finalizer) is no error and leaks nothing. A class, since every
+    event of a stream passes through it.
     """
-    before = context.get_current()
-    context.attach(trace.set_span_in_context(span, before))
-    try:
-        yield
-    finally:
-        context.attach(before)
+
+    __slots__ = ("_before", "_span")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._before = context.get_current()
+        context.attach(trace.set_span_in_context(self._span, self._before))
+
+    def __exit__(self, *_: object) -> None:
+        context.attach(self._before)
 
 
 class RunSpan:
@@ -148,6 +154,11 @@ class ToolSpan:
     def again(self, attempt: int) -> None:
         """Note that the model was told to make this call again; `attempt` is from 2."""
         self._span.set_attributes(names.spelled({names.TOOL_ATTEMPT: attempt}))
+
+    @property
+    def wants_content(self) -> bool:
+        """Whether `returned` would write what it is given."""
+        return self._span.is_recording() and names.captures_content()
 
     def returned(self, result: str) -> None:
         """What the model is told; written only if content capture is on."""
