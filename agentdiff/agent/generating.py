@@ -36,8 +36,8 @@ from agentdiff.length import StepContext, cost_of, schema_bounds
 from agentdiff.messages import Json, Message, ToolSpec, Usage, assistant
 from agentdiff.telemetry import RunSpan
 
-_BYTES_PER_TOKEN = 4
-"""For the length of the newest input, which only has to be told in the same way each time."""
+_CHARACTERS_PER_TOKEN = 4
+"""For the lengths of inputs, which only have to be told in the same way each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,7 @@ async def make_generation(
     spending: Spending,
     emit: Emit | None,
     budget: BudgetChoice | None = None,
+    episode: str | None = None,
     span: RunSpan | None = None,
 ) -> Generation:
     """Make a generation, more than once if its budget cut it.
@@ -99,6 +100,7 @@ async def make_generation(
         spending: Of the run; counts every attempt.
         emit: Takes the events; None where nobody watches.
         budget: What was given for this run.
+        episode: Names the run, so that its earlier steps tell something about the next.
         span: Of the run; told about every cut.
 
     Raises:
@@ -111,7 +113,7 @@ async def make_generation(
     allowed = _given(config, ask, budget)
     context = None
     if allowed is None:
-        context = _context(config, ask, backend)
+        context = _context(config, ask, backend, episode)
         allowed = config.predictor.predict(context, cost_of(capabilities))
     first = allowed
     send = _with_hooks(config, backend, ask.number, emit)
@@ -275,7 +277,9 @@ def _given(config: RunConfig[OutputT], ask: Ask, budget: BudgetChoice | None) ->
     )
 
 
-def _context(config: RunConfig[OutputT], ask: Ask, backend: Backend) -> StepContext:
+def _context(
+    config: RunConfig[OutputT], ask: Ask, backend: Backend, episode: str | None = None
+) -> StepContext:
     shortest, longest = 0, None
     if ask.schema is not None:
         is_output = ask.schema is config.output.schema
@@ -288,13 +292,19 @@ def _context(config: RunConfig[OutputT], ask: Ask, backend: Backend) -> StepCont
             else schema_bounds(tool.parameters).min_tokens
             for tool in ask.tools
         )
-    newest = ask.messages[-1].content.encode(errors="replace")
+    model, effort = (
+        backend.capabilities.tokenizer or backend.name,
+        config.sampling_of(ask.kind).effort,
+    )
+    lengths = [len(message.content) for message in ask.messages]
     return StepContext(
         agent=config.agent,
         kind=ask.kind,
         tool=ask.tool,
-        model=backend.capabilities.tokenizer or backend.name,
+        model=model if effort == "balanced" else f"{model}@{effort}",
         schema_min=shortest,
         schema_max=longest,
-        last_tokens=len(newest) // _BYTES_PER_TOKEN,
+        prompt_tokens=sum(lengths) // _CHARACTERS_PER_TOKEN,
+        last_tokens=lengths[-1] // _CHARACTERS_PER_TOKEN,
+        episode=episode,
     )

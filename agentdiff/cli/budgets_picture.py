@@ -85,11 +85,12 @@ def overview(known: Sequence[Learned], store: Path) -> Iterator[RenderableType]:
     if not known:
         yield Text("nothing has been learned yet", style="dim")
         return
+    models = {one.name[-1] for one in known}
     table = _table("step", ("seen", "median", "p97", "budget", "fits", "fill"))
     table.add_column("lengths")
     for one in known:
         table.add_row(
-            _label(one),
+            _label(one.name[:-1] if len(models) == 1 else one.name),
             f"{one.seen:,}",
             f"{median(one.used):,.0f}",
             f"{_rank(one.used, 0.97):,}",
@@ -100,7 +101,9 @@ def overview(known: Sequence[Learned], store: Path) -> Iterator[RenderableType]:
         )
     yield table
     total = sum(one.seen for one in known)
-    yield Text(f"\n{total:,} steps · {printable(str(store))} · counts and names, no text", "dim")
+    facts = [f"{total:,} steps", *sorted(filter(None, models if len(models) == 1 else ()))]
+    facts += [str(store), "counts and names, no text"]
+    yield Text("\n" + " · ".join(map(printable, facts)), "dim")
 
 
 def explanation(one: Learned, why: Explanation, width: int) -> Iterator[RenderableType]:
@@ -186,9 +189,9 @@ def replayed(
     yield Text()
     yield from plot(played, width=min(width, 100))
     yield Text(
-        f"\nmultiples of {quantum}, target {target:.0%} · fit: first attempts that were enough"
-        " · overshoot: allocated for each token\nneeded · lin: positions with retries, against"
-        " knowing the length · wasted: tokens a step",
+        f"\nmultiples of {quantum}, target {target:.0%} · fit: first attempts that were enough\n"
+        "overshoot: allocated for each token needed · wasted: tokens a step\n"
+        "lin: positions with retries, against knowing the length",
         style="dim",
     )
 
@@ -351,8 +354,8 @@ def _add_figures(
     )
 
 
-def _label(one: Learned) -> Text:
-    kind, *rest = (printable(part) for part in one.name if part)
+def _label(name: Sequence[str | None]) -> Text:
+    kind, *rest = (printable(part) for part in name if part)
     return Text.assemble((kind, "cyan"), ("/" + "/".join(rest), ""))
 
 

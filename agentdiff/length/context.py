@@ -21,7 +21,10 @@ class StepContext:
     tool: str | None = None
     """The tool whose arguments are written, where that is already decided."""
     model: str = ""
-    """Model, tokenizer and effort. Lengths of one model are only a hint for another."""
+    """The model's tokenizer, and where its effort is not the usual one, `@` and that.
+
+    Lengths of one model are only a hint for another.
+    """
     schema_min: int = 0
     """Tokens of the shortest valid output (`schema_bounds`); 0 for free text."""
     schema_max: int | None = None

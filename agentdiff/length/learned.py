@@ -179,7 +179,7 @@ class Learned:
         """What is known of a context. Changes nothing."""
         path = path_of(context)
         find = self.nodes.get
-        own = self.prior.get(of_model(context.kind, context.model))
+        own = self.prior.get(of_model(context.kind, context.model.partition("@")[0]))
         base = shrunk(
             own or self.prior[context.kind],
             [

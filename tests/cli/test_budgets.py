@@ -87,9 +87,9 @@ def test_show_lists_every_step_with_its_lengths_and_its_budget(cli, taught):
     code, out, _ = cli("show")
     assert code == 0
     first, second = (line.split() for line in out.splitlines()[1:3])
-    assert first[:2] == ["arguments/desk/add_note/small", "40"]
-    assert second[:2] == ["answer/desk/small", "20"]
-    assert "60 steps · .agentdiff/lengths.sqlite · counts and names, no text" in out
+    assert first[:2] == ["arguments/desk/add_note", "40"]
+    assert second[:2] == ["answer/desk", "20"]
+    assert "60 steps · small · .agentdiff/lengths.sqlite · counts and names, no text" in out
     rows = json.loads(cli("show", "--json")[1])
     assert [(row["key"], row["seen"], row["recent"]) for row in rows] == [
         ("arguments/desk/add_note/small", 40, 40),

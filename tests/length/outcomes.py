@@ -62,7 +62,7 @@ def probe(predictor, outcomes, cost=CanvasCost(32)):  # noqa: B008
     return [predictor.predict(context, cost) for context, _, _ in outcomes]
 
 
-def heavy_tailed(count, *, seed=0, median=40):
+def heavy_tailed(count, *, seed=0, median=40, spread=0.9):
     """Lengths as answers have them: most are short and a few are very long."""
     source = random.Random(seed)
-    return [max(1, int(median * source.lognormvariate(0, 0.9))) for _ in range(count)]
+    return [max(1, int(median * source.lognormvariate(0, spread))) for _ in range(count)]

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import Budget
-from agentdiff.length import BlockCost, CanvasCost, CapCost, LengthPredictor, StepContext
+from agentdiff.length import (
+    BlockCost,
+    CanvasCost,
+    CapCost,
+    LengthPredictor,
+    StepContext,
+    open_store,
+)
 from agentdiff.length.learned import Squeeze
 from tests.length.outcomes import contexts, costs, heavy_tailed, outcomes, play, probe
 
@@ -223,6 +230,23 @@ def test_two_halves_merged_are_close_to_the_whole(tmp_path):
     merged, alone = one.explain(ANSWER, CanvasCost(8)), whole.explain(ANSWER, CanvasCost(8))
     assert merged.median == pytest.approx(alone.median, rel=0.1)
     assert merged.p97 == pytest.approx(alone.p97, rel=0.15)
+
+
+def test_what_two_stores_merge_into_allocates_as_one_that_saw_everything(tmp_path):
+    lengths = [(ANSWER, length, False) for length in heavy_tailed(600, spread=0.5)]
+    stores = {
+        name: LengthPredictor(open_store(tmp_path / name)) for name in ("whole", "one", "other")
+    }
+    play(stores["whole"], lengths)
+    play(stores["one"], lengths[::2])
+    play(stores["other"], lengths[1::2])
+    stores["other"].save(tmp_path / "other.json")
+    stores["one"].merge(tmp_path / "other.json")
+    later = [(ANSWER, length, False) for length in heavy_tailed(600, seed=1, spread=0.5)]
+    merged, alone = (
+        sum(budget.target for budget in play(stores[name], later)) for name in ("one", "whole")
+    )
+    assert merged == pytest.approx(alone, rel=0.02)
 
 
 def test_a_new_model_starts_from_another_in_its_own_tokens():
