@@ -152,9 +152,12 @@ def linted(
         span = f"{bounds.min_tokens:,} {longest} tokens"
         mark = ("● ", "yellow" if fields else "green")
         yield Text.assemble(mark, (f"{printable(name):<{width}}  ", "bold"), (span, "dim"))
-        for field in fields:
-            path = printable(field.path) or "the value itself"
-            yield Text.assemble("    ", (path, "cyan"), ("  ", ""), _code(field.advice))
+        paths = [printable(field.path) or "the value itself" for field in fields]
+        longest_path = max(map(len, paths), default=0)
+        for path, field in zip(paths, fields, strict=True):
+            yield Text.assemble(
+                "    ", (f"{path:<{longest_path}}", "cyan"), ("  ", ""), _code(field.advice)
+            )
     unbounded = sum(bool(fields) for _, _, fields in found)
     yield Text(
         f"\n{unbounded} of {len(found)} tools can grow without limit" if found else "no tools",
@@ -267,7 +270,9 @@ def as_svg(played: Sequence[Played], *, quantum: int, report: Mapping[str, Json]
         x, y, value = left + place, top + size - place, f"{2**power:,}"
         parts.append(f'<path d="M{x:.1f} {top}V{top + size}" stroke="#eee"/>')
         parts.append(f'<path d="M{left} {y:.1f}H{left + size}" stroke="#eee"/>')
-        parts.append(f'<text x="{x:.1f}" y="{top + size + 16}" text-anchor="middle">{value}</text>')
+        if high <= 10 or power % 2 == high % 2:  # long numbers stand apart
+            below = f'y="{top + size + 16}" text-anchor="middle"'
+            parts.append(f'<text x="{x:.1f}" {below}>{value}</text>')
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>')
     parts.append(
         f'<path d="M{left} {top + size}L{left + size} {top}" stroke="#999" stroke-dasharray="4 4"/>'

@@ -190,12 +190,21 @@ def live(count):
     from agentdiff.embedded.bench import EVALUATION, SETS, load_cases, machine, use_threads
     from agentdiff.embedded.tools import shipped_tools
     from agentdiff.engine import engine, outcome
+    from agentdiff.engine.sequence import Sequence
 
     use_threads(1)
     # A canvas is decoded to its end, as by a model that cannot stop early, and no reply is shorter
     # than its canvas because the grammar is complete or the model is known for short replies.
     setattr(local, "DecodeParams", partial(local.DecodeParams, eos_stop="ceiling"))  # noqa: B010
     engine.forced_end = outcome.forced_end = lambda matcher, room: None
+    prefilled = []
+    whole = Sequence.output
+
+    def output(sequence, tokens, *, is_complete):
+        prefilled.append(len(sequence.prompt) - sequence.reused_tokens)
+        return whole(sequence, tokens, is_complete=is_complete)
+
+    setattr(Sequence, "output", output)  # noqa: B010
     backend = connect("embedded")
     assert isinstance(backend, local.LocalBackend)
     backend._format = replace(backend._format, max_reply=None)
@@ -213,19 +222,25 @@ def live(count):
         sets = [load_cases(EVALUATION / file, specs, run) for file, _ in SETS.values()]
     share = max(1, count // len(sets))
     cases = [case for number in range(share) for cases in sets for case in cases[number::share][:1]]
-    policies: dict[str, Policy] = {f"fixed {size}": Fixed(size) for size in CANVASES}
+    # The largest first: the others are compared with it.
+    policies: dict[str, Policy] = {f"fixed {size}": Fixed(size) for size in reversed(CANVASES)}
     policies["p95 of the seen"] = ToolP95(first=256)
     policies["predictor"] = LengthPredictor()
     print(f"{len(cases)} tasks, one thread of {machine()}")
-    print(f"{'':16} {'exact':>6} {'cut':>5} {'canvas':>7} {'positions':>10} {'CPU':>8}")
+    print(
+        f"{'':16} {'exact':>6} {'cut':>4} {'canvas':>7} {'of replies':>16} {'of all':>16} {'CPU':>15}"
+    )
     fixed = None
     for name, policy in policies.items():
+        prefilled.clear()
         tally = anyio.run(decode, backend, cases, policy, quantum)
-        fixed = tally.positions if name == "fixed 256" else fixed
-        ratio = f"  {tally.positions / fixed:.2f}x" if fixed else ""
+        costs = (tally.positions - sum(prefilled), tally.positions, tally.cpu_s)
+        fixed = costs if name == "fixed 256" else fixed
+        against = [f" {cost / most:.2f}x" for cost, most in zip(costs, fixed or costs, strict=True)]
         print(
-            f"{name:16} {tally.exact / tally.steps:6.1%} {tally.cut:5}"
-            f" {sum(tally.asked) / tally.steps:7.0f} {tally.positions:10,} {tally.cpu_s:6.1f} s{ratio}",
+            f"{name:16} {tally.exact / tally.steps:6.1%} {tally.cut:4}"
+            f" {sum(tally.asked) / tally.steps:7.0f} {costs[0]:10,}{against[0]}"
+            f" {costs[1]:10,}{against[1]} {costs[2]:7.1f} s{against[2]}",
             flush=True,
         )
 

@@ -122,7 +122,7 @@ def test_lint_names_the_fields_without_a_limit(cli, tmp_path):
     code, out, _ = cli("lint", "tools.py")
     assert code == 0
     assert "add `maxLength`" not in out  # backticks are drawn as colour
-    assert "text  add maxLength, or an enum" in out
+    assert "text    add maxLength, or an enum" in out
     assert "tags[]  add maxItems" in out
     assert "1 of 2 tools can grow without limit" in out
     turn, note = json.loads(cli("lint", "tools.py", "--json")[1])
