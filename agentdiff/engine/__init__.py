@@ -6,6 +6,7 @@ so it stands alone: load a checkpoint, `add` prompts, `step` until they are done
 Shapes everywhere: B batch, T new positions, L block, S cached positions, V vocabulary, H heads, D head dim, E width.
 """
 
+from agentdiff.engine.block_ends import BlockEnds
 from agentdiff.engine.engine import Engine
 from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits
 from agentdiff.engine.load import load_family
@@ -26,6 +27,7 @@ from agentdiff.engine.unmask import (
 )
 
 __all__ = [
+    "BlockEnds",
     "CanvasFamily",
     "DecodeOutput",
     "DecodeParams",

@@ -149,6 +149,10 @@ class Engine:
                 f"the matcher may write {matcher.tokens_left} tokens, but the reply ends after "
                 f"{params.ceiling}; start the matcher with that budget"
             )
+        if params.block_ends is not None and traits.attention != "bidirectional":
+            raise ConfigurationError(
+                f"`block_ends` needs a bidirectional model, {traits.name} has blocks of its own"
+            )
         self._regime.check(prompt, params)
         number = next(self._ids)
         self._waiting[number] = Sequence(

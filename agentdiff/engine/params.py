@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from agentdiff.engine.block_ends import BlockEnds
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revision
 from agentdiff.engine.unmask import UnmaskPolicy
@@ -33,6 +34,8 @@ class DecodeParams:
     """Steps between passes over the whole canvas for `prefix` and `dual`; None refreshes when a block begins."""
     block_len: int | None = None
     """Positions denoised together; None is the family's. In block-causal models a part of the model's block."""
+    block_ends: BlockEnds | None = None
+    """Bidirectional models: end blocks at delimiters; None gives all the same length."""
     contract_at: float | None = None
     """Bidirectional models: when a block begins, cut the end of the canvas where an end token has at least this
     probability (after rho-EOS); if the reply goes on, the canvas grows again. None never cuts."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentdiff.constraint import compile_schema
 from agentdiff.engine import (
+    BlockEnds,
     DecodeOutput,
     DecodeParams,
     Edit,
@@ -26,6 +27,7 @@ from agentdiff.engine import (
     UnmaskPolicy,
     preset,
 )
+from agentdiff.engine.cache import Copy, HeldKV, KVBuffer, LayerKV
 from agentdiff.errors import ConfigurationError
 from tests.engine.toys import MASK, PIECES, VOCABULARY, ToyModel, toy_family, toy_traits
 
@@ -81,6 +83,8 @@ def jobs(draw: st.DrawFn, kind: str) -> tuple[list[int], DecodeParams, bool]:
         cache = draw(st.sampled_from([None, "prefix", "dual"]))
         every = draw(st.sampled_from([None, 2]))
         params = replace(params, cache=cache, refresh_every=every)
+        ends = st.builds(BlockEnds, ids=st.just((5, 9, 40, 71)), threshold=st.floats(0.05, 0.9))
+        params = replace(params, block_ends=draw(st.none() | ends))
     if kind == "full_shifted":
         params = replace(params, cache=draw(st.sampled_from([None, "dual"])))
     if kind in ("causal", "full"):
@@ -168,6 +172,34 @@ def test_the_second_step_of_an_agent_run_encodes_what_is_new(shift: int, reply: 
     prompt = [*system, *first.tokens, *new]
     (second,) = engine.generate([prompt], DecodeParams(target=8, ceiling=8))
     assert len(prompt) - second.stats.reused_tokens <= len(new) + 8
+
+
+def test_a_block_ends_at_the_surest_delimiter_or_has_its_usual_length() -> None:
+    probabilities = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2], [0.2, 0.8]])
+    ends = BlockEnds(ids=(0,), threshold=0.5)
+    assert ends.find(probabilities.log()) == 3
+    assert replace(ends, threshold=0.85).find(probabilities.log()) is None
+    base = DecodeParams(target=32, ceiling=32, block_len=8, eos_ids=(), record=True)
+    every = BlockEnds(ids=tuple(range(1, 101)), threshold=1e-6, window=0.1)
+    (usual,) = Engine(FULL).generate([[5, 6, 7]], base)
+    (short,) = Engine(FULL).generate([[5, 6, 7]], replace(base, block_ends=every))
+    assert (usual.stats.blocks, len(short.tokens)) == (4, 32)
+    assert short.stats.blocks >= 8  # none longer than a tenth of the reply
+    with pytest.raises(ConfigurationError, match="`block_ends` needs a bidirectional model"):
+        Engine(CAUSAL).add([5], DecodeParams(target=8, ceiling=8, block_ends=every))
+
+
+def test_a_pass_may_write_behind_what_it_sees_but_never_over_it() -> None:
+    buffer = KVBuffer()
+    rows = [buffer.add_row(), buffer.add_row()]
+    new = torch.arange(2 * 2 * 6 * 4, dtype=torch.float32).view(2, 2, 6, 4)
+    buffer.write([LayerKV(new, new)], [Copy(0, 0, 0, 6, 0), Copy(1, 1, 0, 4, 0)])
+    (held,) = buffer.past(rows, 6, room=3)
+    assert isinstance(held, HeldKV)
+    held.whole.keys[:, :, 6:] = -1
+    assert torch.equal(buffer.span(0, 0, 6)[0].keys[0], new[0])
+    (seen,) = buffer.past(rows[:1], 4, room=3)  # the row goes on behind those four
+    assert not isinstance(seen, HeldKV)
 
 
 def test_prefixes_stay_within_their_bytes_and_the_oldest_goes_first() -> None:

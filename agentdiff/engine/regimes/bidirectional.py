@@ -12,6 +12,7 @@ A refresh comes when a block begins, and every `refresh_every` steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ from agentdiff.engine.sequence import MASKED, Sequence
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from agentdiff.engine.block_ends import BlockEnds
     from agentdiff.engine.families.base import Family
     from agentdiff.engine.params import DecodeParams
 
@@ -200,6 +202,9 @@ class Bidirectional:
             begins = sequence.step == 0 and push.row.start == 0 and not push.is_blind
             if begins and sequence.params.contract_at is not None:
                 self._contract(sequence, hidden[n], sequence.params.contract_at)
+            if begins and sequence.params.block_ends is not None:
+                self._fit_block(sequence, hidden[n], sequence.params.block_ends)
+                questions[sequence.id] = self._question(sequence)
         back = self.traits.shift != "none"
         columns: list[NDArray[np.intp]] = []
         counts: list[int] = []
@@ -228,6 +233,27 @@ class Bidirectional:
         sequence.canvas_len -= surely
         if sequence.params.cache == "dual":
             self.buffer.lengths[sequence.row] = stop - surely
+
+    def _fit_block(self, sequence: Sequence, hidden: Tensor, ends: BlockEnds) -> None:
+        """Let the block that has just begun end at a delimiter; hidden [T, E] of a whole canvas."""
+        first = int((sequence.block == MASKED).argmax())  # what the grammar forced stays
+        width = math.ceil(ends.window * sequence.params.target)
+        stop = min(width, sequence.canvas_len - len(sequence.done))
+        if stop <= first:
+            return
+        back = self.traits.shift != "none"
+        begin = sequence.begin - back
+        columns = begin + torch.arange(first, stop, device=hidden.device)
+        logits = self.family.head(hidden[columns.clamp_min(0)])
+        logits[:, self.mask_id] = -torch.inf
+        length = ends.find(logits.log_softmax(-1))
+        if length is None:
+            return
+        block = np.full(first + length, MASKED, np.int64)
+        kept = min(len(block), len(sequence.block))
+        block[:kept] = sequence.block[:kept]
+        sequence.block = block
+        sequence.opened = len(block)
 
     def _guide(self, logits: Tensor, questions: Many[Question], blind: dict[int, Tensor]) -> None:
         """Push logits away from those of the model that does not see the prompt (LLaDA's `cfg_scale`)."""
