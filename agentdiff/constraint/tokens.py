@@ -27,6 +27,9 @@ EOS_SET = 0
 """The number of the set of EOS ids."""
 _FEW_CHILDREN = 16
 """Trie nodes with at most this many children are followed one by one."""
+_DEEP = 8
+"""So many bytes into a token, few paths are left: they are followed one by one, too."""
+_FEW_PATHS = 48
 
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
@@ -222,7 +225,11 @@ class TokenAutomaton:
         nodes = np.array([node for node, _ in seeds])
         states = np.array([state for _, state in seeds], np.int32)
         found: Bulk = []
+        depth = 0
         while len(states):
+            if depth >= _DEEP and len(states) <= _FEW_PATHS:
+                return [*found, *self._walk_chains(nodes.tolist(), states.tolist())]
+            depth += 1
             first = vocabulary.child_start[nodes]
             widths = vocabulary.child_end[nodes] - first
             nodes = np.repeat(first - (np.cumsum(widths) - widths), widths)
@@ -236,6 +243,25 @@ class TokenAutomaton:
             if len(ends):
                 found.append((tokens[ends], states[ends]))
         return found
+
+    def _walk_chains(self, nodes: list[int], states: list[int]) -> Bulk:
+        """The same for the ends of long tokens, where a trie hardly branches."""
+        vocabulary, automaton = self.vocabulary, self.automaton
+        first_child, last_child = vocabulary.first_child, vocabulary.last_child
+        seeds = list(zip(nodes, states, strict=True))
+        tokens: Tokens = []
+        ends: list[int] = []
+        while seeds:
+            node, state = seeds.pop()
+            for child in range(first_child[node], last_child[node]):
+                target = automaton.step(state, vocabulary.node_bytes[child : child + 1])
+                if target >= 0:
+                    seeds.append((child, target))
+                    token = vocabulary.node_token[child]
+                    if token >= 0:
+                        tokens.append(token)
+                        ends.append(target)
+        return [(np.array(tokens, np.int64), np.array(ends, np.int32))] if tokens else []
 
     def _add_sets(self, edges: dict[int, int], found: dict[int, Tokens], bulk: Bulk) -> None:
         """Turn what a walk found into edges: next state → token set."""
