@@ -1,9 +1,11 @@
 """What the decode engine costs: `python tests/benchmarks/decode.py`.
 
 CPU time of one thread on small random weights, both sides of a comparison interleaved in one process, medians. Beside
-each speed stands what it changes: positions pushed, and the share of tokens that are those of the exact decode.
+each speed stands what it changes: positions pushed, the share of tokens that are those of the exact decode, and the
+share of all scored positions whose best token is the one that the whole canvas would have given at that step.
 
-- caches of a bidirectional model against the plain loop of its reference: whole canvas, logits of every position;
+- caches of a bidirectional model against the plain loop of its reference: whole canvas, logits of every position; and
+  against dlmserve's loop (`pip install --no-deps dlmserve` and its imports), where it is installed;
 - short constrained replies of a block-causal model, sixteen in one batch against one after the other.
 """
 
@@ -50,7 +52,7 @@ def small_llada() -> StockFamily:
         num_attention_heads=4,
         max_position_embeddings=1024,
         initializer_range=0.08,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
     )
     traits = FamilyTraits(
         name="llada",
@@ -85,6 +87,71 @@ def plain_loop(family: Family, prompt: Sequence[int], *, length: int, block: int
     return canvas[0, len(prompt) :].tolist()
 
 
+def peer_loop(family: StockFamily) -> Callable[[Sequence[int]], list[int]] | None:
+    """dlmserve's denoising of a prompt on the same weights, one token a step; None where it is not installed."""
+    try:
+        from dlmserve.denoise_loop import denoise  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+        from dlmserve.sampler import SamplingParams  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    except ImportError as error:
+        print(f"dlmserve is not compared: {error}")
+        return None
+
+    def model(ids: torch.Tensor, attention_mask: None) -> Any:
+        seen = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool)
+        return family.model(input_ids=ids, attention_mask=seen, use_cache=False)
+
+    def run(prompt: Sequence[int]) -> list[int]:
+        params = SamplingParams(num_denoising_steps=REPLY, gen_length=REPLY, block_length=BLOCK)
+        mask_id = family.traits.mask_id
+        canvas: torch.Tensor = denoise(model, torch.tensor([[*prompt]]), None, params, mask_id)
+        return canvas[0, len(prompt) :].tolist()
+
+    return run
+
+
+class Overheard(StockFamily):
+    """Keeps the logits of every step."""
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Family.head`."""
+        logits = super().head(hidden)
+        self.heard.append(logits.clone())
+        return logits
+
+    @property
+    def heard(self) -> list[torch.Tensor]:
+        """[n, V] of each call of `head`."""
+        return self.__dict__.setdefault("_heard", [])
+
+
+@torch.inference_mode()
+def agreement(family: StockFamily, prompt: Sequence[int], params: DecodeParams) -> float:
+    """Share of the scored positions where a cached decode and a pass over the whole canvas have the same best token.
+
+    Both see the canvases of the cached decode, so that one early difference does not count again and again.
+    """
+    mask_id = family.traits.mask_id
+    assert mask_id is not None
+    overheard = Overheard(family.model, family.traits)
+    (output,) = Engine(overheard).generate([prompt], replace(params, record=True))
+    assert output.trace is not None
+    canvases = [(*prompt, *[mask_id] * REPLY), *output.trace[:-1]]
+    same = scored = 0
+    for step, (canvas, logits) in enumerate(zip(canvases, overheard.heard, strict=True)):
+        ids = torch.tensor([canvas])
+        length = ids.shape[1]
+        seen = torch.ones(1, 1, length, length, dtype=torch.bool)
+        hidden, _ = family.run(ids, positions=torch.arange(length)[None], mask=seen, past=())
+        start = len(prompt) + step // BLOCK * BLOCK
+        places = start + (ids[0, start : start + BLOCK] == mask_id).nonzero()[:, 0]
+        exact = family.head(hidden[0, places])
+        for scores in (exact, logits):
+            scores[:, mask_id] = -torch.inf
+        same += int((exact.argmax(-1) == logits.argmax(-1)).sum())
+        scored += len(places)
+    return same / scored
+
+
 def timed(jobs: dict[str, Callable[[], T]]) -> tuple[dict[str, float], dict[str, T]]:
     """CPU seconds of each job, the median of interleaved repeats after one that warms up, and what each returned."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
@@ -117,17 +184,31 @@ def caches(prompt_len: int) -> None:
         "prefix": lambda: decode("prefix"),
         "dual": lambda: decode("dual"),
     }
+    peer = peer_loop(family)
+    if peer is not None:
+        jobs["dlmserve"] = lambda: peer(prompt)
     seconds, tokens = timed(jobs)
     exact = tokens["plain loop"]
     print(f"\nprompt {prompt_len}, reply {REPLY}, blocks of {BLOCK}, {REPLY} steps")
-    print(f"{'cache':<12}{'CPU s':>8}{'speed':>8}{'positions':>11}{'equal tokens':>14}")
+    print(
+        f"{'cache':<12}{'CPU s':>8}{'speed':>8}{'positions':>11}{'equal tokens':>14}{'same best':>11}"
+    )
     for name in jobs:
         same = sum(one == other for one, other in zip(tokens[name], exact, strict=True)) / REPLY
         pushed = (
             (prompt_len + REPLY) * REPLY if name not in outputs else outputs[name].stats.positions
         )
         speed = seconds["plain loop"] / seconds[name]
-        print(f"{name:<12}{seconds[name]:>8.3f}{speed:>7.1f}x{pushed:>11,}{same:>14.0%}")
+        kept = agreement(family, prompt, replace(base, cache=name)) if name in outputs else 1.0  # pyright: ignore[reportArgumentType]
+        print(
+            f"{name:<12}{seconds[name]:>8.3f}{speed:>7.1f}x{pushed:>11,}{same:>14.0%}{kept:>11.0%}"
+        )
+    if peer is not None:
+        is_same = tokens["dlmserve"] == tokens["none"]
+        print(
+            f"uncached against dlmserve {seconds['dlmserve'] / seconds['none']:.2f}x, tokens "
+            f"{'identical' if is_same else 'DIFFERENT'}"
+        )
 
 
 def batching() -> None:
