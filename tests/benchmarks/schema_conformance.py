@@ -24,7 +24,9 @@ from tests.constraint.conformance import (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Real schemas: how many pass, false accepts, times.")
+    parser = argparse.ArgumentParser(
+        description="Real schemas: how many pass, false accepts, times."
+    )
     parser.add_argument("--suite", action="store_true", help="the official test suite instead")
     parser.add_argument("--list", action="store_true", help="name every schema that does not pass")
     arguments = parser.parse_args()

@@ -36,8 +36,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Points]:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     points[metric.name] = [
-                        (dict(p.attributes or {}), _value(p))
-                        for p in metric.data.data_points
+                        (dict(p.attributes or {}), _value(p)) for p in metric.data.data_points
                     ]
         return points
 

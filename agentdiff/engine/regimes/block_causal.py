@@ -70,6 +70,8 @@ class BlockCausal:
             )
         if isinstance(params.revision, Revoke) and self.traits.shift != "none":
             raise ConfigurationError(f"`Revoke` needs a model without a shift, {name} has one")
+        if isinstance(params.revision, Revoke) and self.traits.prompt_blocks == "whole":
+            raise ConfigurationError(f"`Revoke` needs blocks of any length, {name} has one length")
         if self.traits.prompt_blocks == "whole" and not prompt:
             raise ConfigurationError("`prompt` is empty; this model needs at least one token")
 
