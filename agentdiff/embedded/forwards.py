@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def compare(count: int) -> dict[str, Any]:
     return found
 
 
-def _satisfies(text: bytes, schema: dict[str, Json] | None) -> bool:
+def _satisfies(text: bytes, schema: Mapping[str, Json] | None) -> bool:
     try:
         value = json.loads(text.decode())
     except ValueError:

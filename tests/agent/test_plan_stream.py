@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentdiff.agent import Agent, Journal, tool
+from agentdiff.agent.events import StepRecord
 from agentdiff.agent.plan import PlanStep
 from agentdiff.agent.plan_stream import PlanStream
 from agentdiff.errors import PlanFailed, PlanInvalid, Unavailable
@@ -99,7 +100,9 @@ async def test_an_invalid_plan_ends_the_run_when_it_may_not_be_mended() -> None:
     with pytest.raises(PlanInvalid, match="no tool `fly`") as caught:
         await agent.run("Go", mode="plan")
     assert called == [1]
-    assert [call.result for call in caught.value.steps[0].calls] == [2]
+    (step,) = caught.value.steps
+    assert isinstance(step, StepRecord)
+    assert [call.result for call in step.calls] == [2]
 
 
 async def test_a_plan_that_is_cut_keeps_what_began_when_it_is_made_again() -> None:
