@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from agentdiff.agent.events import CallRecord
 from agentdiff.agent.generating import Generation
 from agentdiff.agent.state import RunState, adapter
 from agentdiff.errors import ConfigurationError, StoreError
+from agentdiff.length.store import write_ahead
 
 T = TypeVar("T")
 
@@ -237,30 +237,13 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
     )
     try:
-        _write_ahead(connection)
+        write_ahead(connection, patience_s=PATIENCE_S)
         connection.execute("PRAGMA synchronous = FULL")
         _prepare(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging: one flush of the disk for each write.
-
-    sqlite does not wait for a lock here, so that two processes that open a new file at once would
-    fail; this does.
-    """
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > give_up:
-                raise
-        time.sleep(0.005)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from agentdiff.constraint import Vocabulary
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+
+class Tokenizer(Protocol):
+    """What is used of a fast tokenizer of transformers."""
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Token id → a token that was added to the vocabulary, special or not."""
+        ...
+
+    @property
+    def all_special_ids(self) -> Sequence[int]:
+        """Ids of the tokens that are no text."""
+        ...
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The `tokenizers.Tokenizer` behind it."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 def vocabulary_of(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Tokenizer,
     eos_ids: tuple[int, ...],
     size: int,
     *,

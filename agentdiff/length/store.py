@@ -207,7 +207,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
     )
     try:
-        _write_ahead(connection)
+        write_ahead(connection, patience_s=PATIENCE_S)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -222,13 +222,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging.
+def write_ahead(connection: sqlite3.Connection, *, patience_s: float) -> None:
+    """Switch a database to write-ahead logging: one flush of the disk for each write.
 
     sqlite does not wait for a lock here (two processes that open a new file at once would wait for
     each other), so this does.
     """
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + patience_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
