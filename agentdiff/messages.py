@@ -11,7 +11,7 @@ Json = Any
 """A JSON value, as `json.loads` gives it; narrowed where it is used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class ToolSpec:
     """A tool as a model sees it."""
 
@@ -36,7 +36,7 @@ class ToolCall:
     answered with the fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Message:
     """One message of a conversation.
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -36,13 +36,17 @@ _TOO_LONG = re.compile(
 )
 
 
+Texts = Iterable[str]
+"""Texts that can be gone through again; only where there is an error are they looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """Texts that no error may repeat."""
 
     secrets: tuple[str, ...] = field(repr=False)
     """What the headers hold: keys and tokens."""
-    prompt: tuple[str, ...] = field(repr=False)
+    prompt: Texts = field(repr=False)
 
     def is_in(self, words: str) -> bool:
         """Whether `words` repeat a stretch of the prompt or of a key."""

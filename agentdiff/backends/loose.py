@@ -1,12 +1,28 @@
-"""JSON of others, read with tolerance: what is not of the kind wanted counts as absent."""
+"""JSON at the edge: that of others is read with tolerance, ours is written as every server takes it."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def as_json(value: Json) -> str:
+    """`value` as JSON without spaces.
+
+    Raises:
+        ConfigurationError: It holds a number that JSON cannot write.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except ValueError as error:
+        raise ConfigurationError(f"a request cannot be written as JSON: {error}") from None
 
 
 def an_object(value: Json) -> Mapping[str, Json]:

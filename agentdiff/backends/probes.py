@@ -15,6 +15,7 @@ from agentdiff.backends import decisions, wire
 from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.backends.policies import STRENGTH
 from agentdiff.backends.profiles import GENERIC, EngineProfile, guess
+from agentdiff.backends.rendering import Rendering
 from agentdiff.backends.reply import Reply
 from agentdiff.backends.validation import unfenced, validator
 from agentdiff.errors import (
@@ -363,16 +364,22 @@ async def _raw(
     asked = wire.ask(
         request, model=backend.model, profile=profile or backend.profile, streamed=False
     )
+    if more:
+        asked = asked.with_fields(more)
     try:
-        body, _ = await backend.service.endpoint.fetch(
-            "POST", "/chat/completions", {**asked.body, **(more or {})}
+        answer = await backend.service.endpoint.send(
+            "POST", "/chat/completions", asked.body(Rendering())
         )
+        try:
+            body = await answer.next()
+        finally:
+            await answer.aclose()
     except AuthenticationFailed:
         raise
     except BackendError as error:
         return _failure(error)
     reply = Reply(backend.name)
-    text = reply.add(body)
+    text = reply.add(body or {})
     return _Raw(text=text or "", warnings=tuple(reply.warnings))
 
 

@@ -22,6 +22,7 @@ VERSION: Final = "2026-11-30"
 
 SamplingField = Literal["temperature", "top_p", "seed"]
 LengthField = Literal["max_tokens", "max_completion_tokens"]
+CallContent = Literal["empty", "null", "absent"]
 
 _ALL: Final[frozenset[SamplingField]] = frozenset({"temperature", "top_p", "seed"})
 
@@ -54,8 +55,11 @@ class EngineProfile:
     """What one chunk holds: new text of that size, or, for `draft`, the whole text so far."""
     tools: Literal["field", "words"] = "field"
     """How tools travel. A server without them leaves the field out of the prompt, with status 200."""
-    call_content: Literal["empty", "null", "absent"] = "empty"
+    call_content: CallContent = "empty"
     """The content of an assistant message that only calls tools; several engines reject null."""
+    continue_fields: Mapping[str, Json] | None = None
+    """Fields that make the engine write on from an assistant message that ends the conversation; empty
+    where it does so by itself, None where it does not or does not say."""
     error_shape: Literal["nested", "flat", "detail"] = "nested"
     """How errors come: `{"error": {…}}`, `{"object": "error", …}`, FastAPI's. All are read, always."""
     decisions: Literal["", "/decisions", "/systemone"] = ""
@@ -80,6 +84,11 @@ class EngineProfile:
         """Whether chunks replace each other."""
         return self.stream_unit == "draft"
 
+
+# Both flags at once are a 400.
+_VLLM_CONTINUES: Final = {"continue_final_message": True, "add_generation_prompt": False}
+# Without it, a last message of the assistant is shown to the model as the user's.
+_SGLANG_CONTINUES: Final = {"continue_final_message": True}
 
 _TABLE = (
     # Any server that speaks OpenAI's chat completions: it may ignore a schema, with status 200.
@@ -118,8 +127,20 @@ _TABLE = (
         key_env="INCEPTION_API_KEY",
     ),
     # Autoregressive models on the two engines; their diffusion models have profiles of their own.
-    EngineProfile(name="vllm", enforcement="native", logprobs=True, decisions="/decisions"),
-    EngineProfile(name="sglang", enforcement="native", error_shape="flat", logprobs=True),
+    EngineProfile(
+        name="vllm",
+        enforcement="native",
+        logprobs=True,
+        decisions="/decisions",
+        continue_fields=_VLLM_CONTINUES,
+    ),
+    EngineProfile(
+        name="sglang",
+        enforcement="native",
+        error_shape="flat",
+        logprobs=True,
+        continue_fields=_SGLANG_CONTINUES,
+    ),
     # Any temperature but 1, a seed or a grammar is a 400; penalties are ignored.
     EngineProfile(
         name="vllm-diffusiongemma",
@@ -128,6 +149,7 @@ _TABLE = (
         sampling_fields=frozenset({"top_p"}),
         stream_unit="canvas",
         decisions="/decisions",
+        continue_fields=_VLLM_CONTINUES,
         canvas_tokens=256,
         concurrency=8,
     ),
@@ -138,6 +160,7 @@ _TABLE = (
         sampling_fields=frozenset(),
         stream_unit="block",
         error_shape="flat",
+        continue_fields=_SGLANG_CONTINUES,
         concurrency=1,
     ),
     # A grammar is a 400; the renoising schedule governs the sampling.
@@ -147,6 +170,7 @@ _TABLE = (
         sampling_fields=frozenset(),
         stream_unit="canvas",
         error_shape="flat",
+        continue_fields=_SGLANG_CONTINUES,
         concurrency=1,
     ),
     # SGLang with Mosaic's algorithm: an automaton of nine keywords, others ignored.
@@ -156,6 +180,7 @@ _TABLE = (
         sampling_fields=frozenset(),
         stream_unit="block",
         error_shape="flat",
+        continue_fields=_SGLANG_CONTINUES,
         concurrency=1,
     ),
     # A grammar is an IndexError in the engine's loop.
@@ -166,7 +191,14 @@ _TABLE = (
         stream_unit="block",
         error_shape="flat",
     ),
-    EngineProfile(name="llama-cpp", enforcement="native", logprobs=True, concurrency=4),
+    EngineProfile(
+        name="llama-cpp",
+        enforcement="native",
+        logprobs=True,
+        # It writes on by itself, but is a 400 where the template would think first.
+        continue_fields={"chat_template_kwargs": {"enable_thinking": False}},
+        concurrency=4,
+    ),
     # One of its two runners ignores a schema, with status 200.
     EngineProfile(name="ollama", concurrency=4),
     EngineProfile(

@@ -11,6 +11,7 @@ from typing import Literal
 
 import anyio
 
+from agentdiff.backends.faults import Texts
 from agentdiff.backends.http import Answer, Auth, Endpoint, HttpClient
 from agentdiff.backends.limiter import RateLimit, RateLimiter, Reservation
 from agentdiff.backends.profiles import EngineProfile
@@ -69,8 +70,9 @@ class Service:
     async def call(
         self,
         asked: Asked,
+        body: bytes,
         *,
-        prompt: tuple[str, ...],
+        prompt: Texts,
         deadline: float,
         is_held: bool,
         may_retry: bool,
@@ -79,7 +81,8 @@ class Service:
         """The answer to a chat completion, tried again until its first text has come.
 
         Args:
-            asked: What is sent.
+            asked: What is asked for.
+            body: It, as it is sent.
             prompt: Texts that no error may repeat.
             deadline: By anyio's clock.
             is_held: Read it to its end, so that whatever fails on the way can be tried again.
@@ -94,9 +97,7 @@ class Service:
             count()
             reservation = await self._reserve(asked.cap or DEFAULT_TOKENS, deadline)
             try:
-                answer = await self.endpoint.send(
-                    "POST", "/chat/completions", asked.body, prompt=prompt
-                )
+                answer = await self.endpoint.send("POST", "/chat/completions", body, prompt=prompt)
             except BackendError as error:
                 self._refused(error, reservation)
                 raise
@@ -117,7 +118,7 @@ class Service:
         path: str,
         body: Mapping[str, Json] | None = None,
         *,
-        prompt: tuple[str, ...] = (),
+        prompt: Texts = (),
         tokens: int | None = None,
         deadline: float = math.inf,
         count: Callable[[], None] = lambda: None,

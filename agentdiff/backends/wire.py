@@ -1,4 +1,4 @@
-"""A `Request` as the body of OpenAI's chat completions. Pure functions; knows no HTTP.
+"""A `Request` as a body of OpenAI's chat completions. Pure functions; knows no HTTP.
 
 A body holds only what the caller set: several engines refuse, or do something else on, a default
 that is spelled out.
@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from agentdiff.backends.continuing import prefix_of
 from agentdiff.backends.loose import a_list, an_object
 from agentdiff.backends.pinned_canvas import HINT, Canvas
-from agentdiff.backends.profiles import EngineProfile, LengthField
+from agentdiff.backends.profiles import CallContent, EngineProfile, LengthField
+from agentdiff.backends.rendering import Rendering, arguments_of
 from agentdiff.errors import ConfigurationError
 from agentdiff.generation import Request
-from agentdiff.messages import Json, Message, ToolSpec
+from agentdiff.messages import Json, Message, ToolSpec, assistant, system
 
 _STRICT_KEYWORDS = frozenset(
     {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format"}
@@ -43,26 +45,60 @@ _REFUSED_FIELD = re.compile(
 class Asked:
     """What is sent, and what was asked for but could not be sent as asked."""
 
-    body: Mapping[str, Json]
+    fields: Mapping[str, Json]
+    """The body but for messages and tools."""
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    call_content: CallContent
     cap: int | None
     """Tokens after which the server ends the output, where it was told."""
     length_field: LengthField
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    model: str
+    prefix: str = ""
+    """What has been written of the reply, from which the server is to write on."""
+
+    def body(self, rendering: Rendering) -> bytes:
+        """What goes over the wire.
+
+        Raises:
+            ConfigurationError: Something in it is no JSON.
+        """
+        return rendering.body(
+            self.fields, self.messages, self.tools, call_content=self.call_content
+        )
+
+    def with_fields(self, more: Mapping[str, Json]) -> Asked:
+        """The same with more fields."""
+        return replace(self, fields={**self.fields, **more})
 
     def with_cap(self, cap: int) -> Asked:
         """The same with another cap."""
-        return replace(self, cap=cap, body={**self.body, self.length_field: cap})
+        return replace(self, cap=cap, fields={**self.fields, self.length_field: cap})
 
     def with_length_field(self, name: LengthField) -> Asked:
         """The same with its cap in another field."""
-        body = {k: v for k, v in self.body.items() if k != self.length_field}
+        fields = {k: v for k, v in self.fields.items() if k != self.length_field}
         if self.cap is not None:
-            body[name] = self.cap
-        return replace(self, body=body, length_field=name)
+            fields[name] = self.cap
+        return replace(self, fields=fields, length_field=name)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTexts:
+    """Every text of a conversation, as it is sent."""
+
+    request: Request
+
+    def __iter__(self) -> Iterator[str]:
+        """One after the other, made as they are asked for."""
+        for message in self.request.messages:
+            yield message.content
+            yield from map(arguments_of, message.tool_calls)
 
 
 def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool) -> Asked:
-    """The body of `request`.
+    """What is sent for `request`.
 
     Raises:
         ConfigurationError: A tool call is required and there are no tools.
@@ -70,31 +106,45 @@ def ask(request: Request, *, model: str, profile: EngineProfile, streamed: bool)
     if request.tool_choice == "required" and not request.tools:
         raise ConfigurationError("`tool_choice='required'` needs `tools`, and there are none")
     warnings: list[str] = []
-    messages = [_message(message, profile) for message in request.messages]
-    if request.schema is not None and profile.enforcement != "native":
+    fields: dict[str, Json] = {"model": model}
+    messages, prefix = request.messages, prefix_of(request, profile)
+    if prefix:
+        # Templates drop blanks at the end, and some then do not find what is to be continued.
+        messages = (*messages[:-1], assistant(prefix.rstrip()))
+        fields |= profile.continue_fields or {}
+    # An engine's grammar begins with what it writes: in the middle of a value it would begin anew.
+    is_native = profile.enforcement == "native" and not prefix
+    if request.schema is not None and not is_native:
         messages = _told(messages, schema_in_words(request.schema))
-    body: dict[str, Json] = {"model": model, "messages": messages}
-    if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
-        if request.tool_choice != "auto":
-            body["tool_choice"] = request.tool_choice
-    if request.schema is not None and profile.structured == "response_format":
-        body["response_format"] = _response_format(request.schema)
+    if request.tools and request.tool_choice != "auto":
+        fields["tool_choice"] = request.tool_choice
+    if request.schema is not None and profile.structured == "response_format" and not prefix:
+        fields["response_format"] = _response_format(request.schema)
     effort = request.sampling.effort
     cap = None
     if request.budget is not None:
         cap = request.budget.ceiling + profile.reasoning_room.get(effort, 0)
-        body[profile.length_field] = cap
+        fields[profile.length_field] = cap
     if effort in profile.efforts:
-        body["reasoning_effort"] = profile.efforts[effort]
-    body |= _sampling(request, profile, warnings)
+        fields["reasoning_effort"] = profile.efforts[effort]
+    fields |= _sampling(request, profile, warnings)
     if streamed:
-        body["stream"] = True
+        fields["stream"] = True
         if profile.stream_usage:
-            body["stream_options"] = {"include_usage": True}
+            fields["stream_options"] = {"include_usage": True}
         if profile.diffusing:
-            body["diffusing"] = True
-    return Asked(body=body, cap=cap, length_field=profile.length_field, warnings=tuple(warnings))
+            fields["diffusing"] = True
+    return Asked(
+        fields=fields,
+        messages=messages,
+        tools=request.tools,
+        call_content=profile.call_content,
+        cap=cap,
+        length_field=profile.length_field,
+        warnings=tuple(warnings),
+        model=model,
+        prefix=prefix,
+    )
 
 
 def pinned(asked: Asked, canvas: Canvas) -> Asked:
@@ -106,11 +156,13 @@ def pinned(asked: Asked, canvas: Canvas) -> Asked:
         "diffusion_pinned": list(canvas.pinned),
         "diffusion_read_only": 1,
     }
-    messages = _told(cast("list[dict[str, Json]]", asked.body["messages"]), HINT)
-    body = {**asked.body, "messages": messages, "vllm_xargs": fields}
     # A thought would be written into the canvas.
-    body["chat_template_kwargs"] = {"enable_thinking": False}
-    return replace(asked, body=body).with_cap(width)
+    more: dict[str, Json] = {
+        "vllm_xargs": fields,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    messages = _told(asked.messages, HINT)
+    return replace(asked.with_fields(more), messages=messages).with_cap(width)
 
 
 def other_length_field(asked: Asked, complaint: str) -> LengthField | None:
@@ -126,13 +178,6 @@ def other_length_field(asked: Asked, complaint: str) -> LengthField | None:
     )
 
 
-def prompt_texts(request: Request) -> Iterator[str]:
-    """Every text of the conversation, as it is sent."""
-    for message in request.messages:
-        yield message.content
-        yield from (json.dumps(dict(call.arguments)) for call in message.tool_calls)
-
-
 def schema_in_words(schema: Mapping[str, Json]) -> str:
     """The instruction for a model whose engine does not decode by a schema."""
     written = json.dumps(dict(schema), ensure_ascii=False, separators=(",", ":"))
@@ -142,42 +187,11 @@ def schema_in_words(schema: Mapping[str, Json]) -> str:
     )
 
 
-def _told(messages: list[dict[str, Json]], instruction: str) -> list[dict[str, Json]]:
+def _told(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:
     """The messages with an instruction in the system message: some templates take only one, first."""
-    if messages[0]["role"] == "system":
-        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{instruction}"}
-        return [first, *messages[1:]]
-    return [{"role": "system", "content": instruction}, *messages]
-
-
-def _message(message: Message, profile: EngineProfile) -> dict[str, Json]:
-    said: dict[str, Json] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        if not message.content and profile.call_content != "empty":
-            if profile.call_content == "null":
-                said["content"] = None
-            else:
-                del said["content"]
-        # Malformed arguments go back as `{}`: templates parse them, and fail on what does not parse.
-        said["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-            }
-            for call in message.tool_calls
-        ]
-    if message.call_id is not None:
-        said["tool_call_id"] = message.call_id
-    return said
-
-
-def _tool(tool: ToolSpec) -> dict[str, Json]:
-    function: dict[str, Json] = {"name": tool.name}
-    if tool.description:
-        function["description"] = tool.description
-    function["parameters"] = dict(tool.parameters) or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
+    if messages[0].role == "system":
+        return system(f"{messages[0].content}\n\n{instruction}"), *messages[1:]
+    return system(instruction), *messages
 
 
 def _response_format(schema: Mapping[str, Json]) -> dict[str, Json]:
