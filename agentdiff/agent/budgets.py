@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -45,7 +45,8 @@ def given(
         of_tools: The budget of each tool that may be called. If each has one, the largest holds.
     """
     for level in levels:
-        for choice in _named(level, kind, tool):
+        choice = _named(level, kind, tool)
+        if choice is not None:
             return None if choice == "auto" else _budget(choice)
     budgets = list(of_tools)
     known = [budget for budget in budgets if budget is not None]
@@ -68,13 +69,12 @@ def check(choice: BudgetChoice | None) -> None:
             _budget(each)
 
 
-def _named(level: BudgetChoice | None, kind: StepKind, tool: str | None) -> Iterator[OneBudget]:
-    if isinstance(level, Mapping):
-        for name in (tool, kind):
-            if name is not None and name in level:
-                yield level[name]
-    elif level is not None:
-        yield level
+def _named(level: BudgetChoice | None, kind: StepKind, tool: str | None) -> OneBudget | None:
+    if not isinstance(level, Mapping):
+        return level
+    if tool is not None and tool in level:
+        return level[tool]
+    return level.get(kind)
 
 
 def _budget(choice: object) -> Budget:

@@ -22,6 +22,8 @@ from agentdiff.agent.config import Emit, RunConfig, ToolHook
 from agentdiff.agent.context import RunContext
 from agentdiff.agent.events import Approval, CallRecord, ToolFinished, ToolStarted
 from agentdiff.agent.limits import Spending, inside
+from agentdiff.agent.memory import Memory
+from agentdiff.agent.state import place_of
 from agentdiff.agent.tools import AnyTool
 from agentdiff.errors import (
     ApprovalRequired,
@@ -43,7 +45,6 @@ _SHOWN_CHARS = 200
 class Turn:
     """The calls of one turn, as far as they are done."""
 
-    calls: tuple[ToolCall, ...]
     records: Mapping[int, CallRecord]
     """By the place of the call; those that are done."""
     pending: tuple[ToolCall, ...]
@@ -57,6 +58,7 @@ class Caller:
         self,
         config: RunConfig[Any],
         *,
+        memory: Memory,
         spending: Spending,
         emit: Emit | None,
         context: Callable[[], RunContext[Any]],
@@ -66,33 +68,28 @@ class Caller:
 
         Args:
             config: The agent.
+            memory: Knows the calls that were made before, and keeps those that are made.
             spending: Of the run.
             emit: Takes the events; None where nobody watches.
             context: The run as tools see it now.
             approvals: What a person has said, by the id of the call.
         """
         self._config = config
+        self._memory = memory
         self._spending = spending
         self._emit = emit
         self._context = context
         self._approvals = approvals
         self._again: Counter[str] = Counter()
 
-    async def turn(
-        self,
-        calls: Sequence[ToolCall],
-        *,
-        known: Callable[[int], CallRecord | None],
-        keep: Callable[[int, CallRecord], Awaitable[None]],
-    ) -> Turn:
-        """Run the calls of a turn at once.
+    async def turn(self, number: int, calls: Sequence[ToolCall]) -> Turn:
+        """Run the calls of a turn at once, all but those that an earlier life has made.
 
         A `sequential` tool runs alone: after the calls before it, and before those after it.
 
         Args:
+            number: Of the turn.
             calls: With unique ids.
-            known: The record of a call that was done in an earlier life of the run.
-            keep: Called with each record as soon as it is there.
 
         Raises:
             Exception: What a tool raised, where the agent wants it to end the run.
@@ -100,15 +97,12 @@ class Caller:
         records: dict[int, CallRecord] = {}
         waiting: set[int] = set()
 
-        async def run(place: int) -> None:
-            call = calls[place]
-            record = known(place)
+        async def run(at: int) -> None:
+            record = await self.call(calls[at], place=place_of(number, at))
             if record is None:
-                record = await self.call(call, keep=functools.partial(keep, place))
-            if record is None:
-                waiting.add(place)
+                waiting.add(at)
             else:
-                records[place] = record
+                records[at] = record
 
         for batch in _batches(calls, self._config.tools):
             if len(batch) == 1:
@@ -118,38 +112,51 @@ class Caller:
             if waiting and len(batch) == 1 and _is_sequential(calls[batch[0]], self._config.tools):
                 break
         return Turn(
-            calls=tuple(calls),
             records=records,
-            pending=tuple(calls[place] for place in sorted(waiting)),
+            pending=tuple([calls[at] for at in sorted(waiting)]),
         )
 
-    async def call(
-        self, call: ToolCall, *, keep: Callable[[CallRecord], Awaitable[None]] | None = None
-    ) -> CallRecord | None:
-        """Run one call: approval, validation, hooks, timeout, span. None when it waits for a person.
+    async def call(self, call: ToolCall, *, place: str) -> CallRecord | None:
+        """Run one call, unless an earlier life has: approval, validation, hooks, timeout, span.
+
+        None when it waits for a person.
+
+        Args:
+            call: With an id that no other call of the run has.
+            place: Of the call in the run, to know it again.
 
         Raises:
             Exception: What the tool raised, where the agent wants it to end the run.
         """
+        record = self._memory.hand_out_call(place)
+        if record is not None:
+            self._spending.add(record.usage, model="")
+            return record
         if self._emit is not None:
             await self._emit(ToolStarted(call=call))
+        record = await self._made(call)
+        if record is None:
+            return None
+        await self._memory.keep_call(place, record)
+        if self._emit is not None:
+            await self._emit(ToolFinished(call=call, record=record))
+        return record
+
+    async def _made(self, call: ToolCall) -> CallRecord | None:
         own = self._spending.part()
         tool = self._config.tools.get(call.name)
         started = time.perf_counter()
         result: Json = None
         problem: str | None = None
         asks_again = False
-        approval = self._approvals.get(call.id)
+        asked: _Asked | None = None
         with execute_tool(tool=call.name, call_id=call.id, arguments=call.arguments) as span:
             try:
                 if tool is None:
                     raise UnknownTool(call.name, known=tuple(self._config.tools))
+                asked = _Asked(self, call, self._approvals.get(call.id), span)
                 with inside(own):
-                    asked = _Asked(self, call, approval, span)
-                    try:
-                        result = _as_json(await asked.run(tool))
-                    finally:
-                        approval = asked.approval
+                    result = _as_json(await asked.run(tool))
             except _Waits:
                 span.waits()
                 return None
@@ -165,15 +172,11 @@ class Caller:
                 duration_s=time.perf_counter() - started,
                 call_id=call.id,
                 asks_again=asks_again,
-                approval=approval,
+                approval=None if asked is None else asked.approval,
                 usage=own.usage,
             )
             if span.wants_content:
                 span.returned(told(record))
-        if keep is not None:
-            await keep(record)
-        if self._emit is not None:
-            await self._emit(ToolFinished(call=call, record=record))
         return record
 
     def note(self, records: Iterable[CallRecord]) -> None:

@@ -1,24 +1,20 @@
-"""What all runs of an agent share, and what one run is given."""
+"""What all runs of an agent share."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 from agentdiff.agent.budgets import BudgetChoice, StepSettings
 from agentdiff.agent.context import RunContext
 from agentdiff.agent.events import Approval, RunEvent
 from agentdiff.agent.limits import Pricing, UsageLimits
 from agentdiff.agent.output import Output, OutputT
-from agentdiff.agent.plan import Plan
 from agentdiff.agent.tools import AnyTool
-from agentdiff.generation import Backend, Request, Result, Sampling, StepKind
+from agentdiff.generation import Backend, Budget, Request, Result, Sampling, StepKind
 from agentdiff.length import LengthPredictor
-from agentdiff.messages import Message, ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from agentdiff.agent.journal import JournaledRun
+from agentdiff.messages import ToolCall, ToolSpec
 
 Mode: TypeAlias = Literal["auto", "react", "plan"]
 """How a run goes about its task.
@@ -58,12 +54,17 @@ class RunConfig(Generic[OutputT]):
     agent: str
     """The agent's name."""
     backend: Backend
+    instructions: Instructions
+    deps_type: object
+    """Of the `deps` of its runs; `NoneType` where it takes none."""
     tools: Mapping[str, AnyTool]
     """By name, in the order in which the model sees them."""
     specs: tuple[ToolSpec, ...]
     """The same tools as the model sees them."""
-    shortest_call: Mapping[str, int]
-    """Tokens of the shortest arguments of each tool."""
+    shortest_call: int
+    """Tokens of the shortest arguments that any tool takes; 0 without tools."""
+    tool_budgets: Mapping[str, Budget]
+    """Of the tools that bring one."""
     output: Output[OutputT]
     validators: tuple[Validator, ...]
     limits: UsageLimits
@@ -91,22 +92,3 @@ class RunConfig(Generic[OutputT]):
         """How tokens are chosen in the steps of a kind."""
         settings = self.steps.get(kind)
         return self.sampling if settings is None or settings.sampling is None else settings.sampling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What one run is given."""
-
-    prompt: str
-    before: tuple[Message, ...]
-    """The conversation before the prompt, instructions included."""
-    deps: Any = None
-    limits: UsageLimits | None = None
-    """None takes the agent's."""
-    budget: BudgetChoice | None = None
-    journal: JournaledRun | None = None
-    mode: Mode = "react"
-    plan: Plan | None = None
-    """A plan to run; None has one made where the mode wants it."""
-    approvals: Mapping[str, Approval] | None = None
-    """What a person has said, by the id of the call."""

@@ -25,6 +25,7 @@ from agentdiff.generation import (
     Capabilities,
     Commit,
     Draft,
+    Effort,
     Request,
     Result,
     Stats,
@@ -107,17 +108,18 @@ async def make_generation(
         LimitExceeded: The limits have no room for it.
         BackendError: The backend failed.
     """
-    backend = config.backend_of(ask.kind)
+    backend, sampling = config.backend_of(ask.kind), config.sampling_of(ask.kind)
     check_allowed(backend)
     capabilities = backend.capabilities
     allowed = _given(config, ask, budget)
     context = None
     if allowed is None:
-        context = _context(config, ask, backend, episode)
+        tokenizer = capabilities.tokenizer or backend.name
+        context = _context(config, ask, tokenizer, sampling.effort, episode)
         allowed = config.predictor.predict(context, cost_of(capabilities))
     first = allowed
     send = _with_hooks(config, backend, ask.number, emit)
-    usage, requests, attempts = Usage(requests=0), 0, 0
+    usage, requests, attempts = None, 0, 0
     warnings: tuple[str, ...] = ()
     written = ""
     started = time.perf_counter()
@@ -134,12 +136,12 @@ async def make_generation(
             tools=ask.tools,
             schema=ask.schema,
             budget=None if allowed.is_off else allowed,
-            sampling=config.sampling_of(ask.kind),
+            sampling=sampling,
             deadline_s=spending.left_s(),
         )
         result = await send(request)
         spending.add(result.usage, model=result.model)
-        usage += result.usage
+        usage = result.usage if usage is None else usage + result.usage
         attempts += result.stats.attempts
         if written:
             result = replace(result, text=written + result.text)
@@ -185,18 +187,17 @@ async def make_generation(
 def predicted(config: RunConfig[OutputT], ask: Ask) -> Budget:
     """The budget that the predictor would give; nothing is asked and nothing is learned."""
     backend = config.backend_of(ask.kind)
-    return config.predictor.predict(_context(config, ask, backend), cost_of(backend.capabilities))
+    capabilities = backend.capabilities
+    tokenizer = capabilities.tokenizer or backend.name
+    context = _context(config, ask, tokenizer, config.sampling_of(ask.kind).effort)
+    return config.predictor.predict(context, cost_of(capabilities))
 
 
 def _with_hooks(
     config: RunConfig[OutputT], backend: Backend, number: int, emit: Emit | None
 ) -> Callable[[Request], Awaitable[Result]]:
     """The way of a request through the hooks, the first of them outermost."""
-
-    async def send(request: Request) -> Result:
-        return await _stream(backend, request, number, emit)
-
-    way: Callable[[Request], Awaitable[Result]] = send
+    way: Callable[[Request], Awaitable[Result]] = functools.partial(_stream, backend, number, emit)
     for hook in reversed(config.model_hooks):
         way = functools.partial(_hooked, hook, way)
     return way
@@ -210,7 +211,7 @@ async def _hooked(
     return await hook(request, way)
 
 
-async def _stream(backend: Backend, request: Request, number: int, emit: Emit | None) -> Result:
+async def _stream(backend: Backend, number: int, emit: Emit | None, request: Request) -> Result:
     committed: list[str] = []
     try:
         async with backend.stream(request) as events:
@@ -268,17 +269,22 @@ def _is_whole(config: RunConfig[OutputT], ask: Ask, result: Result) -> bool:
 
 def _given(config: RunConfig[OutputT], ask: Ask, budget: BudgetChoice | None) -> Budget | None:
     settings = config.steps.get(ask.kind)
-    names = [spec.name for spec in ask.tools] if ask.tool is None else [ask.tool]
+    own = config.tool_budgets
+    names = [] if not own else [ask.tool] if ask.tool else [spec.name for spec in ask.tools]
     return given(
         (budget, None if settings is None else settings.budget, config.budget),
         kind=ask.kind,
         tool=ask.tool,
-        of_tools=[config.tools[name].budget for name in names if name in config.tools],
+        of_tools=[own.get(name) for name in names],
     )
 
 
 def _context(
-    config: RunConfig[OutputT], ask: Ask, backend: Backend, episode: str | None = None
+    config: RunConfig[OutputT],
+    ask: Ask,
+    tokenizer: str,
+    effort: Effort,
+    episode: str | None = None,
 ) -> StepContext:
     shortest, longest = 0, None
     if ask.schema is not None:
@@ -286,22 +292,13 @@ def _context(
         bounds = config.output.bounds if is_output else schema_bounds(ask.schema)
         shortest, longest = bounds.min_tokens, bounds.max_tokens
     elif ask.tools:
-        shortest = min(
-            config.shortest_call[tool.name]
-            if tool.name in config.shortest_call
-            else schema_bounds(tool.parameters).min_tokens
-            for tool in ask.tools
-        )
-    model, effort = (
-        backend.capabilities.tokenizer or backend.name,
-        config.sampling_of(ask.kind).effort,
-    )
+        shortest = config.shortest_call
     lengths = [len(message.content) for message in ask.messages]
     return StepContext(
         agent=config.agent,
         kind=ask.kind,
         tool=ask.tool,
-        model=model if effort == "balanced" else f"{model}@{effort}",
+        model=tokenizer if effort == "balanced" else f"{tokenizer}@{effort}",
         schema_min=shortest,
         schema_max=longest,
         prompt_tokens=sum(lengths) // _CHARACTERS_PER_TOKEN,

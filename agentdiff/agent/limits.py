@@ -7,8 +7,7 @@ no run goes on past the deadline of the run that it is part of.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import TypeAlias
@@ -32,7 +31,7 @@ class Price:
         return (self.input * read + self.output * written) / 1e6
 
 
-Written: TypeAlias = tuple[str, Mapping[str, Json], str | None]
+_Written: TypeAlias = tuple[str, Mapping[str, Json], str | None]
 """What a call says, whatever its id."""
 Pricing: TypeAlias = Callable[[str, Usage], float | None]
 """The price of a generation by a model, None where it is not known; `Price` is one."""
@@ -78,6 +77,8 @@ class UsageLimits:
 class Spending:
     """What a run has spent, held against its limits and those of the runs around it."""
 
+    __slots__ = ("_calls", "_chain", "_deadline", "_price", "_requests", "cost", "limits", "usage")
+
     def __init__(
         self, limits: UsageLimits, *, price: Pricing | None = None, outer: Spending | None = None
     ) -> None:
@@ -96,7 +97,7 @@ class Spending:
                 "`UsageLimits.cost` needs to know what tokens cost; give the agent a `price=`"
             )
         self.limits = limits
-        self.usage = Usage(requests=0)
+        self.usage = _NOTHING
         self.cost: float | None = None
         """What was spent as far as it is known."""
         self._price = price
@@ -105,9 +106,6 @@ class Spending:
         self._deadline = None if outer is None else outer._deadline
         self._requests = 0
         self._calls = 0
-        self._turn: list[Written] = []
-        self._told: list[str] = []
-        self._identical = 0
 
     def part(self) -> Spending:
         """The spending of one part of the run, such as a tool call: counts, and has no limits."""
@@ -149,39 +147,18 @@ class Spending:
         for each in self._chain:
             each._requests += 1
 
-    def count_calls(self, calls: Sequence[ToolCall]) -> None:
-        """Count the calls of a turn that are about to be run.
+    def count_calls(self, number: int) -> None:
+        """Count tool calls that are about to be run.
 
         Raises:
-            LimitExceeded: There is no room for all of them, or they repeat what led to nothing new;
-                none is counted.
+            LimitExceeded: There is no room for all of them; none is counted.
         """
         for each in self._chain:
             limit = each.limits.tool_calls
-            if limit is not None and each._calls + len(calls) > limit:
+            if limit is not None and each._calls + number > limit:
                 raise LimitExceeded("tool calls", limit=limit)
-        limits = self.limits
-        if (
-            limits.identical_turns is not None
-            and self._identical >= limits.identical_turns
-            and _written(calls) == self._turn
-        ):
-            names = ", ".join(dict.fromkeys(f"`{call.name}`" for call in calls))
-            raise LimitExceeded(
-                f"identical turns (repeated calls of {names}, with the same results)",
-                limit=limits.identical_turns,
-            )
         for each in self._chain:
-            each._calls += len(calls)
-
-    def note_turn(self, calls: Sequence[ToolCall], told: Sequence[Message]) -> None:
-        """Remember a turn and its results, to know it again."""
-        if self.limits.identical_turns is None:
-            return
-        written, texts = _written(calls), [message.content for message in told]
-        is_same = written == self._turn and texts == self._told
-        self._identical = self._identical + 1 if is_same else 1
-        self._turn, self._told = written, texts
+            each._calls += number
 
     def _check_room(self) -> None:
         limits, usage = self.limits, self.usage
@@ -189,6 +166,10 @@ class Spending:
             return
         if limits.requests is not None and self._requests >= limits.requests:
             raise LimitExceeded("requests", limit=limits.requests)
+        if limits.input_tokens or limits.output_tokens or limits.total_tokens or limits.cost:
+            self._check_tokens(limits, usage)
+
+    def _check_tokens(self, limits: UsageLimits, usage: Usage) -> None:
         read, written = usage.input_tokens or 0, usage.output_tokens or 0
         for what, limit, spent in (
             ("input tokens", limits.input_tokens, read),
@@ -200,6 +181,43 @@ class Spending:
                 raise LimitExceeded(what, limit=limit)
 
 
+class Repetition:
+    """Tells a run that goes round in circles: the same calls, and the same results, again and again."""
+
+    __slots__ = ("_calls", "_limit", "_seen", "_told")
+
+    def __init__(self, limit: int | None) -> None:
+        """No turn was seen. `limit` is `UsageLimits.identical_turns`."""
+        self._limit = limit
+        self._calls: list[_Written] = []
+        self._told: list[str] = []
+        self._seen = 0
+        """Turns in a row like the newest."""
+
+    def check(self, calls: Sequence[ToolCall]) -> None:
+        """Pass unless these calls were run and told the same as often as is allowed.
+
+        Raises:
+            LimitExceeded: They were.
+        """
+        if self._limit is None or self._seen < self._limit or _written(calls) != self._calls:
+            return
+        names = ", ".join(dict.fromkeys(f"`{call.name}`" for call in calls))
+        raise LimitExceeded(
+            f"identical turns (repeated calls of {names}, with the same results)",
+            limit=self._limit,
+        )
+
+    def note(self, calls: Sequence[ToolCall], told: Sequence[Message]) -> None:
+        """Remember a turn and its results, to know it again."""
+        if self._limit is None:
+            return
+        written, texts = _written(calls), [message.content for message in told]
+        self._seen = self._seen + 1 if (written, texts) == (self._calls, self._told) else 1
+        self._calls, self._told = written, texts
+
+
+_NOTHING = Usage(requests=0)
 _UNLIMITED = UsageLimits(requests=None, identical_turns=None)
 
 _around: ContextVar[Spending | None] = ContextVar("agentdiff_spending", default=None)
@@ -210,15 +228,20 @@ def spending_around() -> Spending | None:
     return _around.get()
 
 
-@contextmanager
-def inside(spending: Spending) -> Generator[None]:
+class inside:
     """Runs that begin in this block, in its tasks and its threads, are part of `spending`."""
-    token = _around.set(spending)
-    try:
-        yield
-    finally:
-        _around.reset(token)
+
+    __slots__ = ("_spending", "_token")
+
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
+
+    def __enter__(self) -> None:
+        self._token = _around.set(self._spending)
+
+    def __exit__(self, *_: object) -> None:
+        _around.reset(self._token)
 
 
-def _written(calls: Sequence[ToolCall]) -> list[Written]:
+def _written(calls: Sequence[ToolCall]) -> list[_Written]:
     return [(call.name, call.arguments, call.malformed) for call in calls]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,11 +18,14 @@ from agentdiff.agent.calls import told, with_unique_ids
 from agentdiff.agent.config import Emit
 from agentdiff.agent.dataflow import Dataflow, Outcome, PlanRun, Returned, dataflow
 from agentdiff.agent.events import CallRecord, Committed, RunEvent, StepStarted
+from agentdiff.agent.generating import Ask, Generation
 from agentdiff.agent.plan import Plan, PlanStep
 from agentdiff.agent.plan_check import adapted, check_plan
 from agentdiff.agent.plan_schema import plan_schema
 from agentdiff.agent.plan_stream import PlanStream
+from agentdiff.agent.run import Run
 from agentdiff.agent.schemas import faults_of
+from agentdiff.agent.state import place_of
 from agentdiff.errors import PlanFailed, PlanInvalid
 from agentdiff.messages import (
     Json,
@@ -35,10 +38,6 @@ from agentdiff.messages import (
     user,
 )
 from agentdiff.telemetry import PlanSpan, carry_out_plan
-
-if TYPE_CHECKING:
-    from agentdiff.agent.generating import Generation
-    from agentdiff.agent.run import Run
 
 MAX_REPLANS = 2
 """How often the rest of a plan is planned anew after a step has failed."""
@@ -138,7 +137,8 @@ async def _write(
         raise PlanInvalid(("the agent has no tools",))
     schema = plan_schema(specs, first=len(known) + 1)
     messages = (*planning_messages(run.messages, specs), *faults)
-    generation = await run.make("plan", messages=messages, schema=schema, watch=watch)
+    ask = Ask(number=run.number, kind="plan", messages=messages, schema=schema)
+    generation = await run.generate(ask, watch=watch)
     if generation.was_cut:
         if stream is None or not stream.taken:
             await run.finish(generation)
@@ -276,7 +276,8 @@ class _Acting:
         tool = self._run.config.tools[step.tool]
         call = replace(self._calls[step.id], arguments=adapted(step, arguments, tool))
         self._calls[step.id] = call
-        record = await self._run.call_once(call, key=f"{self._turn}.{step.id}")
+        assert self._turn is not None
+        record = await self._run.call(call, place=place_of(self._turn, step.id))
         if record is None:
             self._waiting.append(call)
             return Returned(error="it waits for approval")
@@ -285,7 +286,7 @@ class _Acting:
 
     async def _finished(self, planned: PlanRun, made: Generation | None) -> PlanRun:
         if self._waiting:
-            self._run.pause(tuple(self._waiting))
+            self._run.pause(self._waiting)
         if self.steps:
             outcomes = {outcome.step.id: outcome for outcome in planned.outcomes}
             told_of = [

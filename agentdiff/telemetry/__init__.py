@@ -7,7 +7,7 @@ own for the time of a `with` block.
 
 from agentdiff.telemetry.chat import traced
 from agentdiff.telemetry.otlp_file import TraceFile, trace_to_file
-from agentdiff.telemetry.spans import (
+from agentdiff.telemetry.runs import (
     PlanSpan,
     RunSpan,
     ToolSpan,

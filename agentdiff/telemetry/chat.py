@@ -7,9 +7,8 @@ whoever consumed it.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import assert_never
@@ -20,8 +19,6 @@ from agentdiff.generation import Backend, Budget, Commit, Draft, Event, Finish, 
 from agentdiff.telemetry import content, names
 from agentdiff.telemetry.metrics import count_generation
 from agentdiff.telemetry.spans import cancel, current, current_tracer, error_type, fail
-
-Attributes = Mapping[names.Name, names.AttributeValue | None]
 
 
 def traced(
@@ -50,6 +47,7 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         self._request = request
         self._stream = stream
         self._span = INVALID_SPAN
+        self._mode: names.Semconv = "latest"
         self._started_s = 0.0
         self._first_commit_s: float | None = None
         self._drafts = 0
@@ -63,12 +61,13 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         """What the backend raised; an error of the consumer is not the backend's."""
 
     async def __aenter__(self) -> AsyncIterator[Event]:
-        asked = {**_identity(self._backend.name), **_request(self._request)}
+        name, self._mode = self._backend.name, names.semconv()
+        of_backend = names.generation_of(name)
         self._started_s = time.perf_counter()
         self._span = current_tracer().start_span(
-            f"chat {names.model_of(self._backend.name)}",
+            f"chat {of_backend[names.REQUEST_MODEL]}",
             kind=SpanKind.CLIENT,
-            attributes=names.spelled(asked),
+            attributes=names.spelled({**of_backend, **_request(self._request)}, self._mode),
         )
         if self._span.is_recording() and names.captures_content():
             self._committed = []
@@ -143,17 +142,14 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         """End the span; `left_with` is the error that the block around the stream was left with."""
         if self._span.is_recording():
             # All at once: an SDK locks the span and looks through it each time.
-            outcome: Attributes = {}
+            outcome: dict[names.Name, names.AttributeValue | None] = {
+                names.OUTPUT_MESSAGES: self._said,
+                names.DRAFTS: self._drafts or None,
+                names.FIRST_COMMIT_MS: _ms(self._first_commit_s),
+            }
             if self._finish is not None:
-                outcome = _outcome(self._finish, self._request.budget)
-            self._set(
-                {
-                    **outcome,
-                    names.OUTPUT_MESSAGES: self._said,
-                    names.DRAFTS: self._drafts or None,
-                    names.FIRST_COMMIT_MS: _ms(self._first_commit_s),
-                }
-            )
+                outcome |= _outcome(self._finish, self._request.budget)
+            self._set(outcome)
         error: str | None = None
         if self._error is not None:
             error = error_type(self._error)
@@ -162,7 +158,8 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
         count_generation(
             self._request,
             self._finish,
-            _identity(self._backend.name),
+            self._backend.name,
+            self._mode,
             seconds=time.perf_counter() - self._started_s,
             first_commit_s=self._first_commit_s,
             error=error or ("cancelled" if self._finish is None else None),
@@ -173,22 +170,13 @@ class _TracedStream(AbstractAsyncContextManager[AsyncIterator[Event]], AsyncIter
             cancel(self._span, by_error=left_with is not None)
         self._span.end()
 
-    def _set(self, attributes: Attributes) -> None:
-        self._span.set_attributes(names.spelled(attributes))
+    def _set(self, values: names.Values) -> None:
+        self._span.set_attributes(names.spelled(values, self._mode))
 
 
-@functools.lru_cache(maxsize=64)
-def _identity(backend: str) -> Attributes:
-    return {
-        names.OPERATION: "chat",
-        names.PROVIDER: names.provider_of(backend),
-        names.REQUEST_MODEL: names.model_of(backend),
-        names.BACKEND: backend,
-    }
-
-
-def _request(request: Request) -> Attributes:
+def _request(request: Request) -> names.Values:
     sampling = request.sampling
+    budget = request.budget
     return {
         names.STEP_KIND: request.kind,
         names.EFFORT: sampling.effort,
@@ -196,12 +184,12 @@ def _request(request: Request) -> Attributes:
         names.TOP_P: sampling.top_p,
         names.SEED: sampling.seed,
         names.OUTPUT_TYPE: "text" if request.schema is None else "json",
-        names.MAX_TOKENS: request.budget.ceiling if request.budget else None,
-        **_budget(request.budget),
+        names.MAX_TOKENS: None if budget is None else budget.ceiling,
+        **_budget(budget),
     }
 
 
-def _budget(budget: Budget | None) -> Attributes:
+def _budget(budget: Budget | None) -> names.Values:
     if budget is None:
         return {}
     return {
@@ -211,7 +199,7 @@ def _budget(budget: Budget | None) -> Attributes:
     }
 
 
-def _outcome(finish: Finish, asked: Budget | None) -> Attributes:
+def _outcome(finish: Finish, asked: Budget | None) -> names.Values:
     usage, stats, budget = finish.usage, finish.stats, finish.budget or asked
     used = usage.output_tokens
     return {

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from opentelemetry import metrics
 from opentelemetry.metrics import Counter, Histogram, Meter
 
-from agentdiff.generation import Finish, Request
+from agentdiff.generation import Finish, Request, StepKind
 from agentdiff.telemetry import names
 
-Labels = Mapping[names.Name, names.AttributeValue | None]
+Labels = Mapping[str, names.AttributeValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,43 +35,56 @@ class Instruments:
 def count_generation(
     request: Request,
     finish: Finish | None,
-    labels: Labels,
+    backend: str,
+    mode: names.Semconv,
     *,
     seconds: float,
     first_commit_s: float | None,
     error: str | None,
 ) -> None:
-    """Count one generation; `finish` is None when it did not come to its end."""
+    """Count one generation of a backend; `finish` is None when it did not come to its end."""
     made = _instruments()
-    named = names.spelled({**labels, names.STEP_KIND: request.kind})
-    ended = {**named, "error.type": error} if error else named
-    made.duration.record(seconds, ended)
+    labels, read, written = _generation_labels(backend, request.kind, mode)
+    made.duration.record(seconds, {**labels, "error.type": error} if error else labels)
     if first_commit_s is not None:
-        made.first_commit.record(first_commit_s, named)
+        made.first_commit.record(first_commit_s, labels)
     if finish is None:
         return
     usage, budget = finish.usage, finish.budget or request.budget
-    for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-        if count is not None:
-            made.tokens.record(count, {**named, "gen_ai.token.type": kind})
-    if budget is not None and usage.output_tokens is not None:
-        made.fill.record(usage.output_tokens / budget.target, named)
+    if usage.input_tokens is not None:
+        made.tokens.record(usage.input_tokens, read)
+    if usage.output_tokens is not None:
+        made.tokens.record(usage.output_tokens, written)
+        if budget is not None:
+            made.fill.record(usage.output_tokens / budget.target, labels)
     if finish.reason == "length":
-        made.truncations.add(1, named)
+        made.truncations.add(1, labels)
 
 
-def count_run(labels: Labels, *, seconds: float, error: str | None) -> None:
+def count_run(agent: str, mode: names.Semconv, *, seconds: float, error: str | None) -> None:
     """Count one run."""
-    _record(_instruments().run_duration, labels, seconds, error)
+    _instruments().run_duration.record(seconds, _labels(names.AGENT, agent, mode, error))
 
 
-def count_tool_call(labels: Labels, *, seconds: float, error: str | None) -> None:
+def count_tool_call(tool: str, mode: names.Semconv, *, seconds: float, error: str | None) -> None:
     """Count one tool call."""
-    _record(_instruments().tool_duration, labels, seconds, error)
+    _instruments().tool_duration.record(seconds, _labels(names.TOOL, tool, mode, error))
 
 
-def _record(histogram: Histogram, labels: Labels, seconds: float, error: str | None) -> None:
-    histogram.record(seconds, names.spelled({**labels, names.ERROR_TYPE: error}))
+@functools.lru_cache(maxsize=256)
+def _labels(name: names.Name, value: str, mode: names.Semconv, error: str | None) -> Labels:
+    return names.spelled({name: value, names.ERROR_TYPE: error}, mode)
+
+
+@functools.lru_cache(maxsize=64)
+def _generation_labels(
+    backend: str, kind: StepKind, mode: names.Semconv
+) -> tuple[Labels, Labels, Labels]:
+    """Those of a generation, and with them those of the tokens that it read and wrote."""
+    labels = names.spelled({**names.generation_of(backend), names.STEP_KIND: kind}, mode)
+    read = names.spelled({names.TOKEN_TYPE: "input"}, mode)
+    written = names.spelled({names.TOKEN_TYPE: "output"}, mode)
+    return labels, labels | read, labels | written
 
 
 @functools.cache

@@ -8,9 +8,11 @@ word for lives under `agentdiff.`, never under `gen_ai.`.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from agentdiff.errors import ConfigurationError
 
@@ -22,11 +24,23 @@ SCOPE = "agentdiff"
 """The instrumentation scope of our spans."""
 
 
-class Name(NamedTuple):
-    """An attribute's name in each convention; None where the convention has no such attribute."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """An attribute's name in each convention. One object for each, so it is its own hash."""
 
-    latest: str | None
+    latest: str
     legacy: str | None
+    """None where that convention has no such attribute."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Its spellings, the latest first."""
+        yield self.latest
+        if self.legacy is not None:
+            yield self.legacy
+
+
+Values: TypeAlias = Mapping[Name, AttributeValue | None]
+"""Attributes that are not spelled yet; None is unknown."""
 
 
 def _same(name: str) -> Name:
@@ -152,6 +166,17 @@ def model_of(backend: str) -> str:
     return address.rpartition("#")[2] or backend
 
 
+@functools.lru_cache(maxsize=64)
+def generation_of(backend: str) -> Values:
+    """Whose generation it is: the same for every span and metric of a backend."""
+    return {
+        OPERATION: "chat",
+        PROVIDER: provider_of(backend),
+        REQUEST_MODEL: model_of(backend),
+        BACKEND: backend,
+    }
+
+
 def semconv() -> Semconv:
     """The convention to write, from `AGENTDIFF_SEMCONV`.
 
@@ -173,15 +198,20 @@ def captures_content() -> bool:
     return os.environ.get("AGENTDIFF_CAPTURE_CONTENT") == "1"
 
 
-def spelled(values: Mapping[Name, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """The attributes to set, in the convention chosen. What is None is unknown and left out."""
-    mode = semconv()
+def spelled(values: Values, mode: Semconv | None = None) -> dict[str, AttributeValue]:
+    """The attributes to set, in the convention chosen. What is None is unknown and left out.
+
+    `mode` is what `semconv` gave: whoever sets attributes more than once asks the environment once.
+    """
+    mode = mode or semconv()
+    if mode == "latest":
+        return {name.latest: value for name, value in values.items() if value is not None}
     attributes: dict[str, AttributeValue] = {}
     for name, value in values.items():
         if value is None:
             continue
-        if name.legacy is not None and mode != "latest":
+        if name.legacy is not None:
             attributes[name.legacy] = value
-        if name.latest is not None and mode != "legacy":
+        if mode == "both":
             attributes[name.latest] = value
     return attributes

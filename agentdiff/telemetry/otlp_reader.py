@@ -60,7 +60,7 @@ class SpanRecord:
 
     def _value(self, name: Name) -> Json:
         for key in name:
-            if key is not None and (value := self.attributes.get(key)) is not None:
+            if (value := self.attributes.get(key)) is not None:
                 return value
         return None
 

@@ -1,4 +1,4 @@
-"""The spans around a run and around a tool, and what all spans share.
+"""What all spans share: the tracer, the current span, and how one ends.
 
 The message of an error is never written, only its class: messages quote servers, and servers quote
 prompts.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, Tracer, TracerProvider
 
-from agentdiff.messages import Json, Usage
-from agentdiff.telemetry import content, names
-from agentdiff.telemetry.metrics import count_run, count_tool_call
+from agentdiff.telemetry import names
 
 _tracer: ContextVar[Tracer | None] = ContextVar("agentdiff_tracer", default=None)
 
@@ -65,193 +65,62 @@ class current:
         context.attach(self._before)
 
 
-class RunSpan:
-    """The span of a run."""
+class SpanBlock:
+    """A block of code inside a span, which is the current one there and ends with the block.
 
-    __slots__ = ("_span", "trace_id")
+    An error that leaves the block marks the span and goes on; being cancelled is no failure of its
+    own. A class and not a generator, since each step of a run passes through some.
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        self.trace_id = (
-            trace.format_trace_id(span.get_span_context().trace_id) if span.is_recording() else None
-        )
-        """The trace's id in 32 hex digits, or None where nothing records this run."""
+    Raises:
+        ConfigurationError: On entering, if `AGENTDIFF_SEMCONV` is not one of its modes.
+    """
 
-    def finish(
-        self,
-        usage: Usage,
-        steps: int,
-        *,
-        tool_calls: int | None = None,
-        cost: float | None = None,
-        truncations: int | None = None,
-        budget_fill: float | None = None,
-        resumed: int | None = None,
-    ) -> None:
-        """Record what the run used and how many steps it took, also when it ends in an error."""
-        if not self._span.is_recording():
-            return
-        self._span.set_attributes(
-            names.spelled(
-                {
-                    names.INPUT_TOKENS: usage.input_tokens,
-                    names.OUTPUT_TOKENS: usage.output_tokens,
-                    names.REASONING_TOKENS: usage.reasoning_tokens,
-                    names.REQUESTS: usage.requests,
-                    names.STEPS: steps,
-                    names.TOOL_CALLS: tool_calls,
-                    names.COST: cost,
-                    names.TRUNCATIONS: truncations,
-                    names.RUN_BUDGET_FILL: budget_fill,
-                    names.RESUMED: resumed,
-                }
-            )
-        )
+    __slots__ = ("_before", "_mode", "_name", "_span", "_started_s", "_values", "error")
 
-    def cut(self, *, step: int, ceiling: int | None, used: int | None, then: str) -> None:
-        """Note that a budget cut a generation, and what is done about it: `again`, `continue`, `fail`."""
-        if self._span.is_recording():
-            attributes: Mapping[names.Name, names.AttributeValue | None] = {
-                names.NUMBER: step,
-                names.BUDGET_CEILING: ceiling,
-                names.BUDGET_USED: used,
-            }
-            self._span.add_event(
-                "agentdiff.truncation", {"agentdiff.then": then, **names.spelled(attributes)}
-            )
-
-
-class ToolSpan:
-    """The span of a tool call."""
-
-    __slots__ = ("_span", "error")
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, name: str, values: names.Values) -> None:
+        self._name = name
+        self._values = values
+        self._mode: names.Semconv = "latest"
+        self._span = INVALID_SPAN
         self.error: str | None = None
-        """The class of the error that the call failed with."""
+        """The class of the error that the block failed with."""
 
-    def fail(self, error: BaseException) -> None:
-        """Mark the call as failed. An error that leaves the block does so by itself.
-
-        The whole error, message and traceback, is written only if content capture is on.
-        """
-        self.error = error_type(error)
-        fail(self._span, error)
-        if self._span.is_recording() and names.captures_content():
-            self._span.record_exception(error)
-
-    def approved(self, is_approved: bool) -> None:
-        """Note what a person said to the call."""
-        self._span.set_attributes(
-            names.spelled({names.APPROVAL: "approved" if is_approved else "denied"})
+    def __enter__(self) -> Self:
+        self._mode = names.semconv()
+        self._started_s = time.perf_counter()
+        self._span = current_tracer().start_span(
+            self._name,
+            kind=SpanKind.INTERNAL,
+            attributes=names.spelled(self._values, self._mode),
         )
+        self._before = context.get_current()
+        context.attach(trace.set_span_in_context(self._span, self._before))
+        return self
 
-    def waits(self) -> None:
-        """Note that the run pauses until a person has said something to the call."""
-        self._span.set_attributes(names.spelled({names.APPROVAL: "waiting"}))
-
-    def again(self, attempt: int) -> None:
-        """Note that the model was told to make this call again; `attempt` is from 2."""
-        self._span.set_attributes(names.spelled({names.TOOL_ATTEMPT: attempt}))
-
-    @property
-    def wants_content(self) -> bool:
-        """Whether `returned` would write what it is given."""
-        return self._span.is_recording() and names.captures_content()
-
-    def returned(self, result: str) -> None:
-        """What the model is told; written only if content capture is on."""
-        if names.captures_content():
-            self._span.set_attributes(names.spelled({names.TOOL_RESULT: content.clipped(result)}))
-
-
-@contextmanager
-def invoke_agent(*, agent: str, model: str) -> Generator[RunSpan]:
-    """A span `invoke_agent {agent}` around one run: the parent of all spans started inside.
-
-    Raises:
-        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
-    """
-    attributes: Mapping[names.Name, names.AttributeValue | None] = {
-        names.OPERATION: "invoke_agent",
-        names.AGENT: agent,
-        names.REQUEST_MODEL: model,
-    }
-    with (
-        _span(f"invoke_agent {agent}", attributes) as span,
-        _counted(count_run, {names.AGENT: agent}, span=None),
-    ):
-        yield RunSpan(span)
-
-
-@contextmanager
-def execute_tool(
-    *, tool: str, call_id: str, arguments: Mapping[str, Json] | None = None
-) -> Generator[ToolSpan]:
-    """A span `execute_tool {tool}` around one call.
-
-    `arguments` are written only if content capture is on.
-
-    Raises:
-        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
-    """
-    captured = None
-    if arguments is not None and names.captures_content():
-        captured = content.arguments_json(arguments)
-    attributes: Mapping[names.Name, names.AttributeValue | None] = {
-        names.OPERATION: "execute_tool",
-        names.TOOL: tool,
-        names.TOOL_TYPE: "function",
-        names.TOOL_CALL_ID: call_id,
-        names.TOOL_ARGUMENTS: captured,
-    }
-    with _span(f"execute_tool {tool}", attributes) as span:
-        made = ToolSpan(span)
-        with _counted(count_tool_call, {names.TOOL: tool}, span=made):
-            yield made
-
-
-class PlanSpan:
-    """The span of a plan that runs."""
-
-    __slots__ = ("_span",)
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def finish(
+    def __exit__(
         self,
-        *,
-        steps: int,
-        critical_path_ms: float,
-        sum_ms: float,
-        parallel_gain: float,
-        failed: int,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        """Record how it ran."""
-        self._span.set_attributes(
-            names.spelled(
-                {
-                    names.PLAN_STEPS: steps,
-                    names.CRITICAL_PATH_MS: round(critical_path_ms, 3),
-                    names.SUM_MS: round(sum_ms, 3),
-                    names.PARALLEL_GAIN: round(parallel_gain, 3),
-                    names.FAILED_STEPS: failed or None,
-                }
-            )
-        )
+        context.attach(self._before)
+        if error is None:
+            pass
+        elif isinstance(error, Exception):
+            self.error = error_type(error)
+            fail(self._span, error)
+        else:  # cancellation, Ctrl-C, an abandoned stream
+            self.error = "cancelled"
+            cancel(self._span, by_error=True)
+        self._count(time.perf_counter() - self._started_s)
+        self._span.end()
 
+    def _set(self, values: names.Values) -> None:
+        if self._span.is_recording():
+            self._span.set_attributes(names.spelled(values, self._mode))
 
-@contextmanager
-def carry_out_plan() -> Generator[PlanSpan]:
-    """A span `plan` around the calls of a plan, and around the generation that writes it.
-
-    Raises:
-        ConfigurationError: `AGENTDIFF_SEMCONV` is not one of its modes.
-    """
-    with _span("plan", {}) as span:
-        yield PlanSpan(span)
+    def _count(self, seconds: float) -> None:
+        """Count the block in the metrics; not every kind of block is counted."""
 
 
 def fail(span: Span, error: BaseException | str) -> None:
@@ -276,47 +145,3 @@ def error_type(error: BaseException | str) -> str:
             return error_type(only)
         case _:
             return type(error).__name__
-
-
-@contextmanager
-def _counted(
-    count: Callable[..., None],
-    labels: Mapping[names.Name, names.AttributeValue | None],
-    *,
-    span: ToolSpan | None,
-) -> Generator[None]:
-    """Count what the block does: its time, and the class of the error that ends it."""
-    started_s = time.perf_counter()
-    error: str | None = None
-    try:
-        yield
-    except Exception as raised:
-        error = error_type(raised)
-        raise
-    except BaseException:
-        error = "cancelled"
-        raise
-    finally:
-        if span is not None:
-            error = error or span.error
-        count(labels, seconds=time.perf_counter() - started_s, error=error)
-
-
-@contextmanager
-def _span(
-    name: str, attributes: Mapping[names.Name, names.AttributeValue | None]
-) -> Generator[Span]:
-    span = current_tracer().start_span(
-        name, kind=SpanKind.INTERNAL, attributes=names.spelled(attributes)
-    )
-    try:
-        with current(span):
-            yield span
-    except Exception as error:
-        fail(span, error)
-        raise
-    except BaseException:  # cancellation, Ctrl-C, an abandoned stream
-        cancel(span, by_error=True)
-        raise
-    finally:
-        span.end()
