@@ -61,8 +61,10 @@ class Answer:
         self._hidden = hidden
         self._release: Callable[[], None] | None = release
         is_plain = self.headers.get("content-encoding", "") in _IS_PLAIN
+        # A test's transport may hand over a whole body, which is no longer there to be read raw.
+        is_raw = is_plain and not response.is_stream_consumed
         self._bytes: AsyncIterator[bytes] = (
-            response.aiter_raw() if is_plain else response.aiter_bytes()
+            response.aiter_raw() if is_raw else response.aiter_bytes()
         )
         self._reader = EventReader()
         self._ready: deque[Mapping[str, Json]] = deque()
