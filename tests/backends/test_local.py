@@ -148,6 +148,42 @@ async def test_a_reply_of_the_router_is_a_call_grounded_in_the_request_or_a_refu
         assert call.arguments["text"] in 'call Bob at "noon" – ok?'
 
 
+async def test_a_budget_without_room_for_a_call_is_no_reason_to_refuse(router: Path) -> None:
+    backend = LocalBackend.load(str(router))
+    request = Request(messages=(user("note milk"),), tools=(NOTE,))
+    small = Budget(target=4, ceiling=16)  # holds `{"none":true}`
+    with pytest.raises(BudgetTooSmall) as caught:
+        await generate(backend, replace(request, budget=small))
+    assert held(backend) == 0
+    needed = caught.value.needed
+    assert 16 < needed < 60
+    enough = replace(request, budget=Budget(target=4, ceiling=needed))
+    assert (await generate(backend, enough)).reason in ("tool_calls", "refused")
+    called = await generate(backend, replace(enough, tool_choice="required"))
+    assert called.reason == "tool_calls"
+    assert called.usage.output_tokens is not None
+    assert called.usage.output_tokens <= needed
+
+
+async def test_where_no_call_can_be_written_a_refusal_needs_little_room(router: Path) -> None:
+    """A grounded argument must be a span of the request, and none of this one is a date."""
+    backend = LocalBackend.load(str(router))
+    day = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+    tool = ToolSpec(name="book", parameters=day | {"required": ["day"]})
+    budget = Budget(target=4, ceiling=16)
+    request = Request(messages=(user("book a room"),), tools=(tool,), budget=budget)
+    assert (await generate(backend, request)).reason == "refused"
+
+
+async def test_a_reply_that_takes_all_of_its_budget_says_so(plain: Path) -> None:
+    backend = LocalBackend.load(str(plain))
+    schema = {"type": "string", "minLength": 6}
+    request = Request(messages=(user("x"),), schema=schema)
+    tight = await generate(backend, replace(request, budget=Budget(target=8, ceiling=8)))
+    assert (tight.reason, len(tight.warnings)) == ("stop", 1)
+    assert "takes all of its 8 tokens" in tight.warnings[0]
+
+
 async def test_after_a_result_the_router_calls_or_answers_and_never_refuses(router: Path) -> None:
     backend = LocalBackend.load(str(router))
     call = ToolCall(id="1", name="add_note", arguments={"text": "milk"})
@@ -261,9 +297,9 @@ def test_a_source_that_is_nowhere_is_named(tmp_path: Path) -> None:
 def test_every_token_of_the_vocabulary_has_its_bytes(plain: Path) -> None:
     backend = LocalBackend.load(str(plain))
     text = 'naïve "quote" 🙂'
-    ids = backend._tokenizer.encode(text, add_special_tokens=False)
+    ids = backend._prompting.tokenizer.encode(text, add_special_tokens=False)
     assert b"".join(backend._vocabulary.tokens[i] or b"" for i in ids).decode() == text
-    again = vocabulary_of(backend._tokenizer, (2,), len(backend._tokenizer))
+    again = vocabulary_of(backend._prompting.tokenizer, (2,), len(backend._prompting.tokenizer))
     assert [again.tokens[i] for i in range(6)] == [None] * 6
 
 
@@ -393,7 +429,7 @@ async def test_a_prompt_without_tokens_is_refused(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = LocalBackend.load(str(plain))
-    monkeypatch.setattr(backend._tokenizer, "encode", lambda *_, **__: [])
+    monkeypatch.setattr(backend._prompting.tokenizer, "encode", lambda *_, **__: [])
     with pytest.raises(ConfigurationError, match="`prompt` is empty"):
         await generate(backend, spoken(1))
     assert held(backend) == 0
@@ -423,16 +459,17 @@ async def test_a_reply_that_the_context_leaves_no_room_for_is_too_long_a_context
     assert held(backend) == 0
 
 
-async def test_sampling_that_is_not_done_is_told(plain: Path) -> None:
+async def test_a_nucleus_is_cut_with_and_without_a_grammar(plain: Path) -> None:
     backend = LocalBackend.load(str(plain))
     request = Request(
         messages=(user("hello"),),
-        sampling=Sampling(temperature=1.0, top_p=0.5),
+        sampling=Sampling(temperature=1.0, top_p=0.5, seed=3),
         budget=Budget(target=8, ceiling=40),
     )
-    (warning,) = (await generate(backend, replace(request, schema={"enum": ["a", "b"]}))).warnings
-    assert "under a grammar; `top_p` was not used" in warning
-    assert (await generate(backend, request)).warnings == ()
+    for schema in (None, {"enum": ["a", "b"]}):
+        first, again = [await generate(backend, replace(request, schema=schema)) for _ in range(2)]
+        assert first.warnings == ()
+        assert first.text == again.text
 
 
 async def test_references_of_every_kind_survive_in_tools(plain: Path) -> None:
@@ -469,9 +506,9 @@ async def test_an_open_bound_in_the_old_spelling_is_no_bug_of_ours(plain: Path) 
 
 async def test_grammars_of_texts_that_never_come_back_are_not_kept(router: Path) -> None:
     backend = LocalBackend.load(str(router))
-    backend._grammars = GrammarCache(max_bytes=300_000)
+    backend._prompting.grammars = GrammarCache(max_bytes=300_000)
     for number in range(12):
         request = Request(messages=(user(f"note {number}"),), tools=(NOTE,))
         await generate(backend, request)
-    assert 0 < len(backend._grammars) < 12
-    assert backend._grammars.nbytes < 400_000
+    assert 0 < len(backend._prompting.grammars) < 12
+    assert backend._prompting.grammars.nbytes < 400_000
