@@ -107,7 +107,7 @@ def test_capabilities_are_those_of_the_regime(backend: LocalBackend) -> None:
     assert any(isinstance(event, Draft) for event in before)
     assert isinstance(end, Finish)
     assert end.stats.cache == ("none" if is_free else "block")
-    assert bool(end.warnings) == (traits.attention == "canvas")
+    assert end.warnings == ()
 
 
 def test_what_stands_between_two_texts_is_written_where_the_model_sees_both(
@@ -230,7 +230,7 @@ def test_a_sabotaged_matcher_is_caught_and_kept(tmp_path: Path, monkeypatch) -> 
 
     def sabotaged(request: Request, started: float) -> Any:
         job = begin(request, started)
-        job.matcher = backend._grammars.get("other", lambda: other).start(60)
+        job.matcher = backend._prompting.grammars.get("other", lambda: other).start(60)
         return job
 
     other = compile_schema({"const": {"city": "no boolean"}}, backend._vocabulary)
