@@ -277,7 +277,8 @@ class Learned:
         of_base = sum(view.base[places.start : places.stop])
         votes: list[float] = []
         for weight, (_, own) in zip(view.weights, view.experts.values(), strict=True):
-            found = sum([mass for place, mass in own.mass.items() if place in places])
+            mass = own.mass.get
+            found = sum([mass(place, 0.0) for place in places])
             likely = own.kept * of_base + own.scale * found
             votes.append(weight * max(1e-9, likely) ** VOTE)
         whole = sum(votes)
