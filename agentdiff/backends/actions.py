@@ -11,12 +11,12 @@ request for a typed output (`schema`) without tools is the bare value.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
+from agentdiff.backends.quantities import quantities
 from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json, Message, ToolCall
@@ -35,8 +35,8 @@ class ReplyFormat:
     style: str = "spaced"
     """Separators of the JSON it writes: `compact` or `spaced`."""
     grounded: bool = False
-    """Arguments come from the conversation, for every tool: free strings are spans of it, and numbers stand in it where
-    all its numbers are written in digits."""
+    """Arguments come from the conversation, for every tool: free strings are spans of it, and numbers are among those
+    that it may mean (`quantities`)."""
     refuses: bool = False
     """It was trained to say `none`; then it answers in words only from tool results."""
     reads_instructions: bool = True
@@ -62,7 +62,7 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     has_results = any(message.role == "tool" for message in request.messages)
     actions: list[dict[str, Json]] = []
     definitions: dict[str, Json] = {}
-    numbers = _numbers_written(_said(request)) if format.grounded else []
+    numbers = quantities(_said(request)) if format.grounded else []
     if request.tool_choice != "none":
         for tool in request.tools:
             parameters = _hoisted(
@@ -111,25 +111,6 @@ def argument_grounding(request: Request, format: ReplyFormat) -> dict[str, dict[
 
 def _said(request: Request) -> list[str]:
     return [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
-
-
-_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?|\d+(?:\.\d+)?")
-_NUMBER_WORD = re.compile(
-    r"(zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty|hundred|thousand|million|dozen"
-    r"|half|quarter|third|couple|pair|single|double|twice|minus|below|hours?|seconds?|secs?|hrs?)s?",
-    re.IGNORECASE,
-)
-
-
-def _numbers_written(texts: Sequence[str]) -> list[int | float]:
-    """The numbers that stand in `texts` as digits; none where others may stand in words or want arithmetic."""
-    if any(
-        _NUMBER_WORD.fullmatch(word) for text in texts for word in re.findall(r"[^\W\d_]+", text)
-    ):
-        return []
-    written = {float(match.replace(",", "")) for text in texts for match in _NUMBER.findall(text)}
-    written |= {-number for number in written if number < 0}
-    return [int(number) if number.is_integer() else number for number in sorted(written)]
 
 
 def _only_numbers(

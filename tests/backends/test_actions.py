@@ -19,28 +19,23 @@ def numbers_allowed(text, schema, *, result=None, format=EMBEDDED):
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "meant"),
     [
         ("pay 12 to Bo", [12]),
+        ("pay thirty-five or 6", [6, 35]),
         ("pay 1,250.50 on the 3rd", [3, 1250.5]),
-        ("it is -40 outside", [-40, 40]),
-        ("between 3-5 people", [3, 5]),
-        ("invoice AB1234 at 7:30", [7, 30, 1234]),
     ],
 )
-def test_a_number_is_one_of_those_written_in_digits(text, written):
-    assert numbers_allowed(text, {"type": "number"}) == written
+def test_a_number_is_one_that_the_request_may_mean(text, meant):
+    assert numbers_allowed(text, {"type": "number"}) == meant
 
 
 def test_numbers_of_results_count_too():
     assert numbers_allowed("pay what is left", {"type": "integer"}, result="left: 7") == [7]
 
 
-@pytest.mark.parametrize(
-    "text", ["pay 2 hours", "half of 75", "thirty-five or 6", "a dozen, or 3", "pay it all"]
-)
-def test_a_number_that_may_be_said_in_words_is_left_to_the_model(text):
-    assert numbers_allowed(text, {"type": "integer"}) is None
+def test_without_any_number_the_model_is_free():
+    assert numbers_allowed("pay it all", {"type": "integer"}) is None
 
 
 def test_numbers_that_do_not_fit_the_schema_are_left_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 
 import torch
@@ -17,6 +18,7 @@ from agentdiff.embedded.training.batches import Stream
 from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.release import is_better
 from agentdiff.embedded.training.replies import Example, result_text
+from agentdiff.embedded.training.slots import IGNORED, NOTHING, SlotHead, slots_of
 from agentdiff.embedded.training.tokenizer import END, WEIGHTS, render
 from agentdiff.embedded.training.train import arguments, learning_rate, loss_of, train
 from agentdiff.engine.families.router import RouterModel, RouterShape
@@ -152,6 +154,46 @@ def test_a_copys_loss_equals_the_loss_of_the_block_decoded_from_the_cache() -> N
     assert encoded.reply[-1] == tokenizer().token_to_id(END)
 
 
+def test_every_token_of_a_value_belongs_to_its_parameter_and_the_reply_mark_to_the_tool() -> None:
+    loaded, rng = tokenizer(), Random(21)
+    seen = 0
+    for _ in range(80):
+        example = examples.sample(rng, kind="call")
+        prompt = render(example)
+        encoded = loaded.encode(prompt, add_special_tokens=False)
+        places, targets = slots_of(example, prompt, encoded.offsets)
+        assert set(targets) <= {*places, IGNORED}
+        if example.kind != "call":
+            assert targets[-1] == NOTHING
+            continue
+        assert example.expected is not None
+        name = example.expected.tool.name
+        assert prompt[encoded.offsets[targets[-1]][0] :].startswith(f"{name}(")
+        said: dict[int, set[int]] = {}
+        for token, place in enumerate(targets[:-1]):
+            said.setdefault(place, set()).update(range(*encoded.offsets[token]))
+        spoken = {
+            re.split(r"\W", prompt[encoded.offsets[place][0] :], maxsplit=1)[0]: "".join(
+                prompt[i] for i in sorted(characters)
+            )
+            for place, characters in said.items()
+            if place not in (NOTHING, IGNORED)
+        }
+        for parameter, text in spoken.items():
+            assert text == example.expected.arguments[parameter]
+        seen += len(spoken)
+    assert seen > 40
+
+
+def test_nothing_is_a_slot_where_no_tool_fits() -> None:
+    rng = Random(4)
+    example = examples.sample(rng, kind="none")
+    prompt = render(example)
+    encoded = tokenizer().encode(prompt, add_special_tokens=False)
+    _, targets = slots_of(example, prompt, encoded.offsets)
+    assert set(targets) == {IGNORED, NOTHING}
+
+
 def test_the_rate_warms_up_holds_and_falls_to_zero() -> None:
     rates = [learning_rate(s, steps=100, warmup=10, decay=0.4) for s in range(100)]
     assert rates[0] == 0.1
@@ -174,7 +216,11 @@ def test_a_toy_learns_and_a_resumed_run_goes_on(tmp_path) -> None:
     model = RouterModel(RouterShape(**state["shape"]))
     model.load_state_dict(state["model"])
     stream = Stream(tokenizer(), seed=99, batch_size=4, copies=2)
-    assert loss_of(model, next(iter(stream))).item() < losses[0]
+    lesson = SlotHead(48)
+    lesson.load_state_dict(state["slots"])
+    of_replies, of_slots = loss_of(model, next(iter(stream)), lesson)
+    assert of_replies.item() < losses[0]
+    assert of_slots.item() < rows[0]["slots"]
 
 
 def test_training_can_begin_with_exported_weights(tmp_path) -> None:

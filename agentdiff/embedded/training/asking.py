@@ -30,6 +30,8 @@ def _argument(rng: Random, parameter: Parameter, split: Split) -> tuple[str, Jso
         shown = (
             f"{int(text):,}" if text.isdigit() and len(text) > 3 and rng.random() < 0.15 else text
         )
+        if split == "train" and text.isdigit() and int(text) <= 100 and rng.random() < 0.06:
+            shown = values.in_words(int(text))
         return shown, Digits(text)
     return text, text
 
@@ -64,6 +66,26 @@ def _typo(rng: Random, text: str) -> str:
             return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
 
 
+_OTHER_UNIT = 0.2
+"""Share of the requests with a number of minutes that give it as hours, seconds or in words."""
+_MINUTES = re.compile(r"\{(\w+)\}[ -](?:minutes|minute|mins|min)\b")
+
+
+def _in_other_units(rng: Random, tool: Tool, text: str, drawn: dict[str, tuple[str, Json]]) -> str:
+    """The phrasing with a time span where it says `{minutes} minutes`; its value in minutes is put into `drawn`."""
+    spot = _MINUTES.search(text)
+    kinds = {p.name: p.kind for p in tool.parameters}
+    if spot is None or kinds.get(spot[1]) != "minutes":
+        return text
+    shown, minutes = values.time_span(rng, is_whole=_type_of(tool, spot[1]) == "integer")
+    drawn[spot[1]] = (shown, Digits(f"{minutes:g}"))
+    return text[: spot.start()] + "{" + spot[1] + "}" + text[spot.end() :]
+
+
+def _type_of(tool: Tool, name: str) -> str:
+    return next(p.type for p in tool.parameters if p.name == name)
+
+
 def ask(rng: Random, tool: Tool, split: Split) -> tuple[str, dict[str, Json]]:
     """A request for `tool` in words, and the arguments that it gives."""
     drawn = draw_arguments(rng, tool, split)
@@ -71,6 +93,8 @@ def ask(rng: Random, tool: Tool, split: Split) -> tuple[str, dict[str, Json]]:
         return ask_invented(rng, tool, drawn)
     phrase = rng.choice(corpus.phrases(tool, split))
     text = _typo(rng, phrase.text) if split == "train" and rng.random() < 0.04 else phrase.text
+    if split == "train" and rng.random() < _OTHER_UNIT:
+        text = _in_other_units(rng, tool, text, drawn)
     arguments = dict(phrase.constants)
     for name, (shown, value) in drawn.items():
         placeholder = "{" + name + "}"

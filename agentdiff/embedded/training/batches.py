@@ -18,6 +18,7 @@ from torch import Tensor
 
 from agentdiff.embedded.training import examples
 from agentdiff.embedded.training.replies import Example
+from agentdiff.embedded.training.slots import IGNORED, Slots, slots_of
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
 from agentdiff.engine.families.lexicon import Lexicon
 
@@ -48,6 +49,10 @@ class Batch:
     """[B, S] bool"""
     words: Tensor | None
     """[B, S] int64: rows of the lexicon, where there is one."""
+    places: Tensor
+    """[B, S] bool: tokens of the prompt that may be pointed to as slots."""
+    slots: Tensor
+    """[B, S] int64: the place that each token belongs to, or `slots.IGNORED`."""
     response: Tensor
     """[B, T] int64"""
     positions: Tensor
@@ -74,6 +79,7 @@ class Encoded:
 
     prompt: list[int]
     reply: list[int]
+    slots: Slots
 
 
 class Stream:
@@ -102,9 +108,10 @@ class Stream:
 
     def encode(self, example: Example) -> Encoded:
         """Token ids of prompt and reply; the reply ends with the end token."""
-        prompt = self.tokenizer.encode(render(example), add_special_tokens=False).ids
+        text = render(example)
+        prompt = self.tokenizer.encode(text, add_special_tokens=False)
         reply = self.tokenizer.encode(example.target, add_special_tokens=False).ids
-        return Encoded(prompt, [*reply, self.end])
+        return Encoded(prompt.ids, [*reply, self.end], slots_of(example, text, prompt.offsets))
 
     def draw(self) -> Example:
         """The next example."""
@@ -136,11 +143,15 @@ class Stream:
         blocks = clean_len // block_len
         prompt = torch.full((count, prompt_len), self.pad)
         clean = torch.full((count, clean_len), self.pad)
+        places = torch.zeros(count, prompt_len, dtype=torch.bool)
+        slots = torch.full((count, prompt_len), IGNORED)
         lengths = torch.tensor([len(e.prompt) for e in group])
         replies = torch.tensor([len(e.reply) for e in group])
         for row, encoded in enumerate(group):
             prompt[row, : len(encoded.prompt)] = torch.tensor(encoded.prompt)
             clean[row, : len(encoded.reply)] = torch.tensor(encoded.reply)
+            places[row, encoded.slots.places] = True
+            slots[row, : len(encoded.prompt)] = torch.tensor(encoded.slots.targets)
         prompt_valid = torch.arange(prompt_len) < lengths[:, None]
         place = torch.arange(clean_len)
         padded_to = -(-replies // block_len) * block_len
@@ -162,6 +173,8 @@ class Stream:
             shown=prompt if words is None else self._without_words(prompt, words),
             prompt_valid=prompt_valid,
             words=words,
+            places=places,
+            slots=slots,
             response=torch.cat([clean, noised.flatten(1)], 1),
             positions=(lengths[:, None] + place).repeat(1, 1 + copies),
             mask=self._mask(prompt_valid, response_valid, block_len=block_len),

@@ -338,7 +338,7 @@ def sample(
         few: Share of examples with two to five tools only: short prompts, cheap to learn on.
         related: Words of near meaning, for requests that call an invented tool's thing by another name.
     """
-    source = source or rng.choices(["shipped", "catalog", "invented"], [0.28, 0.44, 0.28])[0]
+    source = source or rng.choices(["shipped", "catalog", "invented"], [0.27, 0.5, 0.23])[0]
     kind = kind or rng.choices(["call", "none", "chain"], [0.53, 0.21, 0.26])[0]
     tools, askable = _pool(rng, source, split, related)
     if few and rng.random() < few and len(tools) > 2:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from agentdiff.embedded.training import lexicon as lexicons
 from agentdiff.embedded.training.batches import Batch, Stream
+from agentdiff.embedded.training.slots import SlotHead
 from agentdiff.embedded.training.tokenizer import WEIGHTS
 from agentdiff.engine.families.lexicon import Lexicon
 from agentdiff.engine.families.router import RouterModel, RouterShape
@@ -36,8 +37,8 @@ ALLOCATOR = {
 """glibc gives freed tensors back to the kernel by default, and most of a CPU step goes into page faults; keep them."""
 
 
-def loss_of(model: RouterModel, batch: Batch) -> Tensor:
-    """Weighted cross-entropy of the masked positions (scalar)."""
+def loss_of(model: RouterModel, batch: Batch, slots: SlotHead) -> tuple[Tensor, Tensor]:
+    """Weighted cross-entropy of the masked positions, and that of the prompt's slots (scalars)."""
     prompt = model.encode(batch.shown, batch.prompt_valid, batch.words)._replace(ids=batch.prompt)
     hidden, _ = model.decode(
         batch.response, batch.positions, batch.mask, prompt.layers, block_len=batch.block_len
@@ -47,7 +48,9 @@ def loss_of(model: RouterModel, batch: Batch) -> Tensor:
         log_probs.flatten(0, 1), batch.targets.flatten(), reduction="none", ignore_index=-100
     )
     weights = batch.weights.flatten()
-    return (losses * weights).sum() / weights.sum()
+    return (losses * weights).sum() / weights.sum(), slots.loss(
+        prompt.hidden, batch.places, batch.slots
+    )
 
 
 def learning_rate(step: int, *, steps: int, warmup: int, decay: float) -> float:
@@ -59,12 +62,12 @@ def learning_rate(step: int, *, steps: int, warmup: int, decay: float) -> float:
 
 
 def optimizers(
-    model: RouterModel, *, muon_lr: float, adam_lr: float
+    model: RouterModel, slots: SlotHead, *, muon_lr: float, adam_lr: float
 ) -> list[tuple[torch.optim.Optimizer, float]]:
     """Muon for the hidden matrices, AdamW for embeddings, gates and vectors; each with its peak rate."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in [*model.named_parameters(), *slots.named_parameters()]:
         is_matrix = parameter.ndim == 2 and not name.startswith(("embed", "pointer_gate", "shift"))
         (matrices if is_matrix else rest).append(parameter)
     muon = torch.optim.Muon(
@@ -100,14 +103,17 @@ def train(args: argparse.Namespace) -> list[float]:
         model.load_state_dict(read_weights(Path(args.start_from)))
     device = torch.device(args.device)
     model.to(device)
-    pairs = optimizers(model, muon_lr=args.muon_lr, adam_lr=args.adam_lr)
-    done, seen, spent = 0, 0, 0.0
+    slots = SlotHead(shape.hidden_size).to(device)
+    pairs = optimizers(model, slots, muon_lr=args.muon_lr, adam_lr=args.adam_lr)
+    done, examples, seen, spent = 0, 0, 0, 0.0
     if args.resume:
         state = torch.load(args.resume, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
+        slots.load_state_dict(state["slots"])
         for (optimizer, _), saved in zip(pairs, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        done, seen, spent = state["step"], state["tokens"], state["cpu_s"]
+        done, examples = state["step"], state["examples"]
+        seen, spent = state["tokens"], state["cpu_s"]
     stream = iter(
         Stream(
             tokenizer,
@@ -121,15 +127,18 @@ def train(args: argparse.Namespace) -> list[float]:
     )
     log = (out / "metrics.jsonl").open("a", encoding="utf-8")
     losses: list[float] = []
+    slot_losses: list[float] = []
     reports: list[float] = []
     saved_at, started, cpu = time.monotonic(), time.monotonic(), time.process_time()
 
     def save(step: int, name: str) -> None:
         state = {
             "model": model.state_dict(),
+            "slots": slots.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in pairs],
             "shape": asdict(shape),
             "step": step,
+            "examples": examples + (step - done) * args.batch,
             "tokens": seen,
             "cpu_s": spent + time.process_time() - cpu,
         }
@@ -140,8 +149,8 @@ def train(args: argparse.Namespace) -> list[float]:
         factor = learning_rate(step, steps=args.steps, warmup=args.warmup, decay=args.decay)
         batch = to_device(next(stream), device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=args.bf16):
-            loss = loss_of(model, batch)
-        loss.backward()
+            loss, of_slots = loss_of(model, batch, slots)
+        (loss + args.slots * of_slots).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, peak in pairs:
             for group in optimizer.param_groups:
@@ -149,15 +158,19 @@ def train(args: argparse.Namespace) -> list[float]:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
+        slot_losses.append(of_slots.item())
         seen += batch.tokens
         if (step + 1) % args.report == 0:
             reports.append(sum(losses) / len(losses))
+            lesson = sum(slot_losses) / len(slot_losses)
             losses.clear()
+            slot_losses.clear()
             row = {
                 "step": step + 1,
                 "loss": round(reports[-1], 4),
+                "slots": round(lesson, 4),
                 "rate": round(factor, 4),
-                "examples": (step + 1) * args.batch,
+                "examples": examples + (step + 1 - done) * args.batch,
                 "tokens": seen,
                 "minutes": round((time.monotonic() - started) / 60, 1),
                 "cpu_s": round(spent + time.process_time() - cpu),
@@ -220,6 +233,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--few", type=float, default=0.0, help="share of examples with at most five tools"
+    )
+    parser.add_argument(
+        "--slots", type=float, default=0.5, help="weight of the second lesson (`training.slots`)"
     )
     parser.add_argument("--report", type=int, default=50)
     parser.add_argument("--checkpoint-s", type=float, default=180.0)

@@ -307,6 +307,64 @@ def _invented(rng: Random, kind: str, split: Split) -> str:
             return words(rng, 1, 3)
 
 
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def in_words(number: int) -> str:
+    """A number from 0 to 100 in words."""
+    if number < 20:
+        return _ONES[number]
+    if number == 100:
+        return "a hundred"
+    tens, ones = _TENS[number // 10 - 2], number % 10
+    return f"{tens} {_ONES[ones]}" if ones else tens
+
+
+def time_span(rng: Random, *, is_whole: bool) -> tuple[str, float]:
+    """(a time span in words, hours or seconds, how many minutes that is)."""
+    if not is_whole and rng.random() < 0.3:
+        seconds = rng.choice([15, 20, 30, 30, 30, 45, 60, 75, 90, 90, 120, 150, 180])
+        shown = in_words(seconds) if seconds <= 100 and rng.random() < 0.2 else str(seconds)
+        return f"{shown} {rng.choice(['seconds', 'seconds', 'sec', 'secs'])}", round(
+            seconds / 60, 4
+        )
+    pick = rng.random()
+    if pick < 0.3:
+        return rng.choice(
+            [
+                ("an hour", 60),
+                ("one hour", 60),
+                ("1 hour", 60),
+                ("half an hour", 30),
+                ("a half hour", 30),
+                ("a quarter of an hour", 15),
+                ("three quarters of an hour", 45),
+                ("an hour and a half", 90),
+                ("one and a half hours", 90),
+                ("a couple of minutes", 2),
+                ("a minute", 1),
+            ]
+        )
+    if pick < 0.65:
+        hours = rng.choice([2, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12, 24])
+        shown = in_words(hours) if rng.random() < 0.3 else str(hours)
+        unit = rng.choice(["hours", "hours", "hours", "hrs", "h"])
+        return f"{shown} {unit}" if unit != "h" else f"{shown}h", 60 * hours
+    if pick < 0.75:
+        half = rng.choice([1.5, 2.5, 3.5, 0.5])
+        return f"{half:g} hours", 60 * half
+    if pick < 0.85:
+        minutes = rng.choice([5, 10, 15, 20, 30, 45])
+        between = rng.choice([" ", " and "])
+        return f"1 hour{between}{minutes} minutes", 60 + minutes
+    minutes = rng.choice([2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 35, 40, 45, 50, 90])
+    return f"{in_words(minutes)} {rng.choice(['minutes', 'minutes', 'min'])}", minutes
+
+
 def unit_pair(rng: Random) -> tuple[str, str]:
     """Two different units that convert into each other."""
     first, second = rng.sample(rng.choice(corpus.unit_groups()), 2)
