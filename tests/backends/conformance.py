@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
@@ -29,7 +29,7 @@ from agentdiff.generation import (
     finish,
     generate,
 )
-from agentdiff.messages import ToolSpec, user
+from agentdiff.messages import ToolSpec, assistant, user
 
 NOTE = ToolSpec(
     name="add_note",
@@ -225,6 +225,25 @@ async def concurrent_streams_do_not_mix(subject: Subject) -> None:
         assert len(set(map(str, alone))) > 1, "the subject answers all texts alike"
 
 
+async def what_continues_writes_on_from_where_it_was_cut(subject: Subject) -> None:
+    async with opened(subject) as backend:
+        if not backend.capabilities.continues:
+            return
+        for request in (*subject.texts, subject.structured):
+            text = (await generate(backend, request)).text
+            for cut in (1, len(text) // 2, text.rfind(" ") + 1 or 1, len(text) - 1):
+                before = assistant(text[:cut])
+                rest = await generate(
+                    backend, replace(request, messages=(*request.messages, before))
+                )
+                assert rest.reason == "stop"
+                if request.schema is None:
+                    assert before.content + rest.text == text
+                else:
+                    assert json.loads(before.content + rest.text) == json.loads(text)
+                    assert rest.enforcement == "validated"
+
+
 async def closing_twice_is_safe(subject: Subject) -> None:
     backend = subject.open()
     await generate(backend, subject.texts[0])
@@ -257,6 +276,7 @@ CHECKS: Sequence[Callable[[Subject], Awaitable[None]]] = (
     cancelling_frees_what_was_held,
     an_error_of_the_caller_passes_unchanged,
     concurrent_streams_do_not_mix,
+    what_continues_writes_on_from_where_it_was_cut,
     closing_twice_is_safe,
     a_failure_names_the_backend,
 )

@@ -114,6 +114,12 @@ async def test_a_structured_output_says_what_was_enforced(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+async def test_a_profile_continues_where_its_engine_does(name: str) -> None:
+    async with speaking(name) as (_, backend):
+        assert backend.capabilities.continues == bool(DIALECTS[name].continues)
+
+
+@pytest.mark.parametrize("name", NAMES)
 async def test_words_instead_of_the_output_are_never_delivered(name: str) -> None:
     async with speaking(name, only_words=True) as (_, backend):
         with pytest.raises(OutputInvalid, match="is not JSON"):

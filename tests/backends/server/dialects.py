@@ -16,6 +16,7 @@ from tests.backends.fakes import DONE, Reply, call, chunk, frame, stream, whole
 from tests.backends.server.sockets import Received
 
 VALID = '{"city": "Zürich", "sunny": true}'
+_COMPACT = VALID.replace(": ", ":").replace(", ", ",")
 ARGUMENTS = '{"text": "buy milk"}'
 KEY = "key-of-the-dialects"
 COMMON = {
@@ -47,10 +48,37 @@ class Dialect:
     """A complaint about a request, for a 400."""
     breaks: Callable[[dict[str, Any]], bool] = lambda body: False
     """Whether the engine's loop fails on a request, for a 500."""
+    continues: str = ""
+    """The field that makes it write on from a last message of the assistant; `always` where it does so by itself."""
     indexed: bool = True
     """Whether fragments of tool calls bear an index."""
     extra: Mapping[str, Any] | None = None
     """Fields of its own in each answer."""
+
+
+_CONTINUE = {"continue_final_message"}
+_VLLM = {*_CONTINUE, "add_generation_prompt"}
+
+
+def _vllm(body: dict[str, Any]) -> str | None:
+    if not body.get("continue_final_message"):
+        return None
+    if body.get("add_generation_prompt", True):
+        return "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+    last = body["messages"][-1]
+    if last["role"] != "assistant" or last["content"] != last["content"].strip():
+        return (
+            "continue_final_message is set but the final message does not appear in the chat after "
+            "applying the chat template!"
+        )
+    return None
+
+
+def _llama_cpp(body: dict[str, Any]) -> str | None:
+    thinks = body.get("chat_template_kwargs", {}).get("enable_thinking", True)
+    if body["messages"][-1]["role"] == "assistant" and thinks:
+        return "Assistant response prefill is incompatible with enable_thinking."
+    return None
 
 
 def _vllm_diffusion(body: dict[str, Any]) -> str | None:
@@ -60,7 +88,7 @@ def _vllm_diffusion(body: dict[str, Any]) -> str | None:
         return "Structured outputs are not yet supported for diffusion language models."
     fields = body.get("vllm_xargs")
     if fields is None:
-        return None
+        return _vllm(body)
     width, seed = fields.get("diffusion_canvas_length", 256), fields.get("diffusion_seed_canvas")
     if not 0 < width <= 256:
         return (
@@ -109,21 +137,41 @@ DIALECTS: Mapping[str, Dialect] = {
         reads_words=False,
         unit=64,
     ),
-    "vllm": Dialect(owner="vllm", decodes_by_schema=True, reads_words=False),
+    "vllm": Dialect(
+        fields=frozenset(COMMON | _VLLM),
+        owner="vllm",
+        decodes_by_schema=True,
+        reads_words=False,
+        check=_vllm,
+        continues="continue_final_message",
+    ),
     "sglang": Dialect(
-        owner="sglang", error_shape="flat", decodes_by_schema=True, reads_words=False
+        fields=frozenset(COMMON | _CONTINUE),
+        owner="sglang",
+        error_shape="flat",
+        decodes_by_schema=True,
+        reads_words=False,
+        continues="continue_final_message",
     ),
     "vllm-diffusiongemma": Dialect(
-        fields=frozenset(COMMON | {"vllm_xargs", "chat_template_kwargs"}) - {"seed"},
+        fields=frozenset(COMMON | _VLLM | {"vllm_xargs", "chat_template_kwargs"}) - {"seed"},
+        continues="continue_final_message",
         owner="vllm",
         root="google/diffusiongemma-26B-A4B-it",
         unit=256,
         check=_vllm_diffusion,
     ),
     "sglang-dllm": Dialect(
-        owner="sglang", root="inclusionAI/LLaDA2.0-mini", error_shape="flat", unit=32
+        fields=frozenset(COMMON | _CONTINUE),
+        continues="continue_final_message",
+        owner="sglang",
+        root="inclusionAI/LLaDA2.0-mini",
+        error_shape="flat",
+        unit=32,
     ),
     "sglang-diffusiongemma": Dialect(
+        fields=frozenset(COMMON | _CONTINUE),
+        continues="continue_final_message",
         owner="sglang",
         root="google/diffusiongemma-26B-A4B-it",
         error_shape="flat",
@@ -135,6 +183,8 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
     ),
     "sglang-mosaic": Dialect(
+        fields=frozenset(COMMON | _CONTINUE),
+        continues="continue_final_message",
         owner="sglang",
         root="my-finetune",
         error_shape="flat",
@@ -150,6 +200,9 @@ DIALECTS: Mapping[str, Dialect] = {
         breaks=lambda body: "response_format" in body,
     ),
     "llama-cpp": Dialect(
+        fields=frozenset(COMMON | {"chat_template_kwargs"}),
+        check=_llama_cpp,
+        continues="always",
         owner="llamacpp",
         server="llama.cpp",
         decodes_by_schema=True,
@@ -245,6 +298,9 @@ def _thought(
     engine: Dialect, body: dict[str, Any], *, only_words: bool
 ) -> tuple[str, list[dict[str, Any]]]:
     last = body["messages"][-1]
+    written = _written(engine, body)
+    if written is not None:
+        return _rest(engine, body, written), []
     if body.get("tools") and last["role"] != "tool":
         return "", [call(body["tools"][0]["function"]["name"], ARGUMENTS)]
     if only_words:
@@ -259,6 +315,23 @@ def _thought(
     if is_told or (engine.decodes_by_schema and "response_format" in body):
         return VALID, []
     return f"You said: {last['content']} ✓", []
+
+
+def _written(engine: Dialect, body: dict[str, Any]) -> str | None:
+    """The reply so far, where the engine is to write on from it."""
+    last = body["messages"][-1]
+    is_told = engine.continues == "always" or body.get(engine.continues)
+    return last["content"] if engine.continues and is_told and last["role"] == "assistant" else None
+
+
+def _rest(engine: Dialect, body: dict[str, Any], written: str) -> str:
+    """What follows what is written. A grammar knows nothing of that, and begins a value of its own."""
+    if engine.decodes_by_schema and "response_format" in body:
+        return VALID
+    asked = next(m["content"] for m in reversed(body["messages"]) if m["role"] == "user")
+    is_told = "JSON Schema" in json.dumps(body["messages"])
+    known = (VALID, _COMPACT) if is_told else (f"You said: {asked} ✓",)
+    return next(text[len(written) :] for text in known if text.startswith(written))
 
 
 def tokens_of(text: str) -> list[int]:
