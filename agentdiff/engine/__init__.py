@@ -16,6 +16,7 @@ from agentdiff.engine.prefix_cache import PrefixStats
 from agentdiff.engine.presets import Effort, Preset, preset
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Edit, Revision, Revoke
+from agentdiff.engine.speculate import LookAhead, SelfVerify, Speculation
 from agentdiff.engine.unmask import (
     EarlyCommit,
     EntropyBound,
@@ -40,12 +41,15 @@ __all__ = [
     "Factor",
     "Family",
     "FamilyTraits",
+    "LookAhead",
     "PrefixStats",
     "Preset",
     "Quota",
     "Renoise",
     "Revision",
     "Revoke",
+    "SelfVerify",
+    "Speculation",
     "Threshold",
     "UnmaskPolicy",
     "Update",

@@ -17,7 +17,8 @@ from torch import Tensor
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Edit, Revoke
 from agentdiff.engine.sampling import Answer, Question, answer
-from agentdiff.engine.sequence import MASKED, Sequence
+from agentdiff.engine.sequence import MASKED, Draft, Sequence
+from agentdiff.engine.speculate import SelfVerify
 from agentdiff.engine.unmask import View
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def wanted(sequence: Sequence) -> NDArray[np.intp]:
 
 
 def step(sequence: Sequence, scores: Answer, *, window: Bools | None) -> None:
-    """Commit and revise.
+    """Commit and revise; or draft the block, for the next pass to check.
 
     Positions outside `window` [L] are committed only where the grammar forces them. Without a window the first
     position is committed, whatever the policy says, and no other.
@@ -59,6 +60,10 @@ def step(sequence: Sequence, scores: Answer, *, window: Bools | None) -> None:
     is_edited = False
     if isinstance(sequence.params.revision, Edit):
         is_edited, proposal = _edit(sequence, sequence.params.revision, scores, proposal)
+    sequence.draft = _draft(sequence, proposal, scores, masked, window)
+    if sequence.draft is not None:
+        sequence.steps += 1
+        return
     newly = _commit(sequence, proposal, masked, window)
     if isinstance(sequence.params.revision, Revoke):
         _revoke(sequence, sequence.params.revision, scores, ~masked, newly)
@@ -125,7 +130,13 @@ def _constrained(
         log_probs = np.zeros((len(sequence.block), log_probs.shape[1]), np.float32)
         log_probs[scores.places] = scores.log_probs
     before = time.perf_counter()
-    fill = matcher.propose(log_probs, pinned, temperature=sequence.temperature, rng=sequence.rng)
+    fill = matcher.propose(
+        log_probs,
+        pinned,
+        temperature=sequence.temperature,
+        top_p=sequence.params.top_p,
+        rng=sequence.rng,
+    )
     sequence.constraint_s += time.perf_counter() - before
     sure = fill.confidence.astype(np.float64).clip(1e-12, 1.0)
     return Proposal(
@@ -174,6 +185,28 @@ def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools
     sequence.block[chosen] = proposal.tokens[chosen]
     sequence.forced_tokens += int(np.count_nonzero(forced & ~is_end))
     return chosen
+
+
+def _draft(
+    sequence: Sequence, proposal: Proposal, scores: Answer, masked: Bools, window: Bools | None
+) -> Draft | None:
+    """The block as proposed, where its first masked run is worth a check."""
+    rule = sequence.params.speculation
+    free = masked if window is None else masked & window
+    if not isinstance(rule, SelfVerify) or not free.any():
+        return None
+    first = int(free.argmax())
+    behind = free[first:]
+    places = first + np.arange(len(behind) if behind.all() else int(behind.argmin()))
+    if not rule.is_worth(proposal.entropy[places], vocab_size=scores.vocab_size):
+        return None
+    return Draft(
+        places=places,
+        block=np.where(masked, proposal.tokens, sequence.block),
+        log_probs=None
+        if scores.rows is None
+        else scores.rows[np.searchsorted(scores.places, places).tolist()],
+    )
 
 
 def _edit(

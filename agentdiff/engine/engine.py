@@ -20,6 +20,7 @@ from agentdiff.engine.regimes.bidirectional import Bidirectional
 from agentdiff.engine.regimes.block_causal import BlockCausal
 from agentdiff.engine.regimes.canvas import CanvasRegime
 from agentdiff.engine.sequence import Sequence
+from agentdiff.engine.speculate import SelfVerify
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -152,6 +153,11 @@ class Engine:
         if params.block_ends is not None and traits.attention != "bidirectional":
             raise ConfigurationError(
                 f"`block_ends` needs a bidirectional model, {traits.name} has blocks of its own"
+            )
+        is_drawn = matcher is not None and params.temperature > 0
+        if is_drawn and isinstance(params.speculation, SelfVerify):
+            raise ConfigurationError(
+                f"`SelfVerify` needs `temperature` 0 under a grammar, got {params.temperature!r}"
             )
         self._regime.check(prompt, params)
         number = next(self._ids)

@@ -9,6 +9,7 @@ from typing import Literal
 from agentdiff.engine.block_ends import BlockEnds
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revision
+from agentdiff.engine.speculate import Speculation
 from agentdiff.engine.unmask import UnmaskPolicy
 from agentdiff.errors import ConfigurationError
 
@@ -27,6 +28,8 @@ class DecodeParams:
     """Which positions are committed in a step (canvas models: a `Renoise`); None is the family's own rule."""
     revision: Revision | None = None
     """What may be taken back; None leaves every committed token as it is."""
+    speculation: Speculation | None = None
+    """Guesses that later passes confirm; None takes a pass for every step."""
     cache: CacheMode | None = None
     """None is exact: `block` for block-causal models, `none` for bidirectional ones. Those may trade exactness for
     speed (Fast-dLLM, arXiv 2505.22618): `prefix` keeps what stands before the block, `dual` also what follows it."""
@@ -45,7 +48,8 @@ class DecodeParams:
     temperature: float = 0.0
     """0 takes the most probable token; above it, tokens are drawn (float64 Gumbel, arXiv 2409.02908)."""
     top_p: float = 1.0
-    """Draw among the likeliest tokens of this total probability. Without a grammar only, and confidence ignores it."""
+    """Draw among the likeliest tokens of this total probability; under a grammar, among those it allows (see
+    `Matcher.propose`). Confidence ignores it."""
     seed: int = 0
     """Seeds this sequence alone: its output does not depend on its neighbours in the batch."""
     guidance: float = 0.0

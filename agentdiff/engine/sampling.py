@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentdiff.engine.sequence import Sequence
+from agentdiff.engine.sequence import Draft, Sequence
+from agentdiff.engine.speculate import SelfVerify
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +53,9 @@ class Answer:
     """In nats."""
     log_probs: NDArray[np.float32] | None
     """[n, V]"""
+    rows: Tensor | None
+    """[n, V] log-probabilities on the device, where a draft may have to be weighed against them."""
+    vocab_size: int
     shadows: NDArray[np.intp]
     support: Floats
     """[m] probability of the tokens that stand at `shadows`, by everything but themselves."""
@@ -62,9 +66,11 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
     logits[:, mask_id] = -torch.inf
     log_probs = logits.log_softmax(-1)
     free, grammar, shadow = list[Tensor](), list[Tensor](), list[Tensor]()
+    drawn: list[Tensor | None] = []
     start = 0
     for question in questions:
         split, end = start + len(question.places), start + question.rows
+        drawn.append(log_probs[start:split] if _may_draft(question.sequence) else None)
         if question.sequence.matcher is None:
             free.append(_describe(log_probs[start:split], question.sequence))
         else:
@@ -77,7 +83,7 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
     scored = [next(host).numpy() for _ in grammar]
     supported = [next(host).numpy() for _ in shadow]
     answers: list[Answer] = []
-    for question in questions:
+    for question, rows in zip(questions, drawn, strict=True):
         is_free = question.sequence.matcher is None
         facts = described.pop(0) if is_free else np.empty((5, 0))
         confidence = np.exp(facts[1])
@@ -90,6 +96,8 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
                 gap=facts[2],
                 entropy=facts[4],
                 log_probs=None if is_free else scored.pop(0),
+                rows=rows,
+                vocab_size=log_probs.shape[-1],
                 shadows=question.shadows,
                 support=supported.pop(0) if len(question.shadows) else np.empty(0),
             )
@@ -99,12 +107,38 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
 
 def draw(log_probs: Tensor, sequence: Sequence) -> Tensor:
     """One token for each row of [n, V]: the most probable at temperature 0, else a float64 Gumbel draw."""
-    temperature = sequence.temperature
-    if temperature == 0:
+    if sequence.temperature == 0:
         return log_probs.argmax(-1)
-    scores = log_probs.double() / temperature
-    if sequence.params.top_p < 1:
-        scores = nucleus(scores, sequence.params.top_p)
+    return _gumbel(_tempered(log_probs, sequence), sequence)
+
+
+def redraw(log_probs: Tensor, draft: Draft, sequence: Sequence) -> Tensor:
+    """The tokens [n] that a check leaves of a draft, by its own scores [n, V]: see `SelfVerify`."""
+    if draft.log_probs is None:
+        return log_probs.argmax(-1)
+    drafted = torch.from_numpy(draft.block[draft.places]).to(log_probs.device)[:, None]
+    before = _tempered(draft.log_probs, sequence).softmax(-1)
+    after = _tempered(log_probs, sequence).softmax(-1)
+    uniform = torch.rand(
+        drafted.shape,
+        dtype=torch.float64,
+        device=drafted.device,
+        generator=sequence.generator(drafted.device),
+    )
+    stays = uniform * before.gather(-1, drafted) < after.gather(-1, drafted)
+    rest = (after - before).clamp_min(0)
+    rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, after)
+    return torch.where(stays[:, 0], drafted[:, 0], _gumbel(rest.log(), sequence))
+
+
+def _tempered(log_probs: Tensor, sequence: Sequence) -> Tensor:
+    """[n, V] float64 scores that tokens are drawn by."""
+    scores = log_probs.double() / sequence.temperature
+    return nucleus(scores, sequence.params.top_p) if sequence.params.top_p < 1 else scores
+
+
+def _gumbel(scores: Tensor, sequence: Sequence) -> Tensor:
+    """One token for each row of [n, V], by the softmax of its scores."""
     uniform = torch.rand(
         scores.shape,
         dtype=torch.float64,
@@ -126,11 +160,18 @@ def _describe(log_probs: Tensor, sequence: Sequence) -> Tensor:
     best, ids = log_probs.topk(2, -1)
     token, own, other = ids[:, 0], best[:, 0], best[:, 1]
     if sequence.temperature > 0:
-        token = draw(log_probs, sequence)
+        draft = sequence.draft
+        token = draw(log_probs, sequence) if draft is None else redraw(log_probs, draft, sequence)
         own = log_probs.gather(-1, token[:, None])[:, 0]
         other = torch.where(token == ids[:, 0], other, best[:, 0])
     entropy = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
     return torch.stack([token, own, best[:, 0] - best[:, 1], other, entropy]).double()
+
+
+def _may_draft(sequence: Sequence) -> bool:
+    """Whether what tokens are drawn from has to be remembered."""
+    is_drawn = sequence.temperature > 0 and sequence.matcher is None
+    return is_drawn and isinstance(sequence.params.speculation, SelfVerify)
 
 
 def _support(log_probs: Tensor, question: Question) -> Tensor:

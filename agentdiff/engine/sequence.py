@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,24 @@ from agentdiff.engine.unmask import UnmaskPolicy
 
 if TYPE_CHECKING:
     from agentdiff.constraint import Matcher
+    from agentdiff.engine.sampling import Answer
 
 MASKED = -1
 """Stands in `Sequence.block` where nothing is committed."""
 COLDEST = 1e-3
 """Temperatures below it are 0: scores divided by less would leave the range that sums work in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens of the active block that wait to be checked."""
+
+    places: NDArray[np.intp]
+    """[n] the first masked positions, one behind the other."""
+    block: NDArray[np.int64]
+    """[L] the block with every mask filled."""
+    log_probs: Tensor | None
+    """[n, V] what the tokens at `places` were drawn from; None where they are the likeliest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +68,12 @@ class Sequence:
     """Masks that the active block began with."""
     is_settled: bool = False
     """Whether the active block is full and stays as it is."""
+    is_stored: bool = False
+    """Whether the cache already holds the settled block."""
+    draft: Draft | None = None
+    """Set where the next pass checks a draft instead of denoising."""
+    scores: Answer | None = None
+    """What the last pass said of the active block, where states are guessed from it."""
     post_steps: int = 0
     """Steps since the active block was full."""
     since_refresh: int = 0
@@ -109,13 +129,21 @@ class Sequence:
         self.block = np.full(length, MASKED, np.int64)
         self.tail = tail
         self.opened = length
-        self.is_settled = False
+        self.is_settled = self.is_stored = False
+        self.scores = None
         self.step = self.post_steps = 0
         self.blocks += 1
 
     def close_block(self) -> None:
         """The active block's tokens are final; a new block must be opened."""
         self.done.extend(self.block.tolist())
+
+    def guess(self) -> Sequence:
+        """A copy that may be stepped on without changing this one."""
+        other = copy(self)
+        other.block = self.block.copy()
+        other.matcher = self.matcher and self.matcher.copy()
+        return other
 
     def leading(self) -> list[int]:
         """Tokens of the active block that stand before its first mask."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.check import check
 from agentdiff.engine.denoise import step
 from agentdiff.engine.outcome import Update, after_step, failure, record
-from agentdiff.engine.sampling import Question, answer
+from agentdiff.engine.sampling import Answer, Question, answer
 from agentdiff.engine.sequence import Sequence
+from agentdiff.engine.speculate import LookAhead
+from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from agentdiff.engine.cache import KVBuffer
@@ -58,25 +62,79 @@ class Regime(Protocol):
         ...
 
 
+Window = Callable[[Sequence], NDArray[np.bool_] | None]
+"""Where the policy may commit, [L]; None for the first position, alone and at once."""
+
+
+def check_speculation(params: DecodeParams) -> None:
+    """Refuse what `LookAhead` cannot do in any regime.
+
+    Raises:
+        ConfigurationError: Tokens are drawn, so that a guess would use up draws.
+    """
+    if isinstance(params.speculation, LookAhead) and params.temperature > 0:
+        raise ConfigurationError(
+            f"`LookAhead` needs `temperature` 0, got {params.temperature!r}: it guesses the next steps"
+        )
+
+
+def states(sequence: Sequence, window: Window) -> list[Sequence]:
+    """A sequence, and what it would become in its next steps if the last scores did not change: see `LookAhead`."""
+    found, scores, rule = [sequence], sequence.scores, sequence.params.speculation
+    if not isinstance(rule, LookAhead) or scores is None:
+        return found
+    for _ in range(rule.steps):
+        last = found[-1]
+        state = last.guess()
+        try:
+            step(state, scores, window=window(state))
+        except ValueError:  # the grammar: what is guessed stays a guess
+            break
+        if not (state.block != last.block).any():
+            break
+        found.append(state)
+        if state.is_full:
+            break
+    return found
+
+
 def advance(
-    logits: Tensor,
-    questions: Many[Question],
-    *,
-    mask_id: int,
-    window: Callable[[Sequence], NDArray[np.bool_] | None],
+    logits: Tensor, turns: Many[Many[Question]], *, mask_id: int, window: Window
 ) -> list[Update]:
     """Let every sequence commit what its scores decide, logits [N, V]; an error ends its own sequence alone.
 
-    `window` is where the policy may commit, [L]; None for the first position, alone and at once.
+    A turn is a sequence's question, followed by those of the states that it may come to.
     """
     updates: list[Update] = []
-    scored = answer(logits, questions, mask_id=mask_id)
-    for question, scores in zip(questions, scored, strict=True):
-        sequence = question.sequence
+    scored = iter(answer(logits, [q for turn in turns for q in turn], mask_id=mask_id))
+    for turn in turns:
+        known = {question.sequence.block.tobytes(): next(scored) for question in turn}
+        sequence = turn[0].sequence
         try:
-            step(sequence, scores, window=window(sequence))
-            record(sequence, mask_id)
-            updates.append(after_step(sequence))
+            updates.append(_walk(sequence, known, mask_id=mask_id, window=window))
         except Exception as error:
             updates.append(failure(sequence, error))
     return updates
+
+
+def _walk(
+    sequence: Sequence, known: dict[bytes, Answer], *, mask_id: int, window: Window
+) -> Update:
+    """Step for as long as there are scores of the block as it stands."""
+    looks_ahead = isinstance(sequence.params.speculation, LookAhead)
+    before: Update | None = None
+    while True:
+        scores = known[sequence.block.tobytes()]
+        if sequence.draft is None:
+            step(sequence, scores, window=window(sequence))
+        else:
+            check(sequence, sequence.draft, scores)
+        record(sequence, mask_id)
+        update = after_step(sequence)
+        if before is not None:
+            update = replace(update, final=before.final + update.final)
+        if not looks_ahead or update.is_last or sequence.is_settled:
+            return update
+        sequence.scores, before = scores, update
+        if sequence.block.tobytes() not in known:
+            return update

@@ -26,12 +26,13 @@ from agentdiff.engine.cache import Copy, KVBuffer
 from agentdiff.engine.denoise import wanted, write_forced
 from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
-from agentdiff.engine.regimes.advance import advance
+from agentdiff.engine.regimes.advance import advance, check_speculation, states
 from agentdiff.engine.regimes.passes import Row, alike, collate
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revoke
 from agentdiff.engine.sampling import Question
 from agentdiff.engine.sequence import MASKED, Sequence
+from agentdiff.engine.speculate import SelfVerify
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -73,6 +74,13 @@ class Bidirectional:
             raise ConfigurationError(
                 f"`Revoke` needs a model without a shift, {self.traits.name} has one"
             )
+        check_speculation(params)
+        if isinstance(params.speculation, SelfVerify):
+            raise ConfigurationError(
+                f"`SelfVerify` needs a block-causal model, {self.traits.name} looks ahead"
+            )
+        if params.speculation and (params.cache not in (None, "none") or params.guidance):
+            raise ConfigurationError("`LookAhead` needs `cache` 'none' and no `guidance`")
 
     def columns(self, sequence: Sequence) -> int:
         """See `Regime.columns`."""
@@ -107,19 +115,28 @@ class Bidirectional:
             while sequence.is_settled:
                 sequence.close_block()
                 self._open(sequence)
-        questions = {sequence.id: self._question(sequence) for sequence in active}
-        pushes = [push for sequence in active for push in self._pushes(sequence, questions)]
-        scored: dict[int, Tensor] = {}
-        blind: dict[int, Tensor] = {}
+        turns = [states(sequence, self._window) for sequence in active]
+        questions = {state: self._question(state) for turn in turns for state in turn}
+        pushes = [push for state in questions for push in self._pushes(state, questions)]
+        scored: dict[Sequence, Tensor] = {}
+        blind: dict[Sequence, Tensor] = {}
         for group in alike(pushes, lambda push: push.row.width):
-            for push, state in zip(group, self._run(group, questions), strict=True):
-                (blind if push.is_blind else scored)[push.row.sequence.id] = state
-        logits = self.family.head(torch.cat([scored[sequence.id] for sequence in active]))
+            for push, hidden in zip(group, self._run(group, questions), strict=True):
+                (blind if push.is_blind else scored)[push.row.sequence] = hidden
+        logits = self.family.head(torch.cat([scored[state] for state in questions]))
         if blind:
             self._guide(logits, list(questions.values()), blind)
-        for sequence in active:
+        for sequence, *guesses in turns:
             sequence.since_refresh += 1
-        return advance(logits, list(questions.values()), mask_id=self.mask_id, window=self._window)
+            sequence.positions += sum(
+                push.row.width for push in pushes if push.row.sequence in guesses
+            )
+        return advance(
+            logits,
+            [[questions[state] for state in turn] for turn in turns],
+            mask_id=self.mask_id,
+            window=self._window,
+        )
 
     def _block_len(self, sequence: Sequence) -> int:
         return sequence.params.block_len or self.traits.block_len
@@ -142,7 +159,7 @@ class Bidirectional:
             shadows=committed if revokes else committed[:0],
         )
 
-    def _pushes(self, sequence: Sequence, questions: dict[int, Question]) -> list[_Push]:
+    def _pushes(self, sequence: Sequence, questions: dict[Sequence, Question]) -> list[_Push]:
         """What the step pushes for one sequence: see the table above."""
         begin, end = sequence.begin, sequence.begin + len(sequence.block)
         canvas = self._canvas(sequence)
@@ -161,7 +178,7 @@ class Bidirectional:
             start=start,
             past=past,
             hidden=(begin, end) if past else (0, 0),
-            shadows=begin - start + questions[sequence.id].shadows,
+            shadows=begin - start + questions[sequence].shadows,
         )
         pushes = [_Push(row, keep)]
         if sequence.params.guidance:
@@ -184,7 +201,7 @@ class Bidirectional:
             ]
         )
 
-    def _run(self, group: list[_Push], questions: dict[int, Question]) -> Many[Tensor]:
+    def _run(self, group: list[_Push], questions: dict[Sequence, Question]) -> Many[Tensor]:
         """One pass: for each push [n, E] the hidden states that score what its sequence asks."""
         rows = [push.row for push in group]
         batch = collate(rows, self.buffer, mask_id=self.mask_id, device=self.family.device)
@@ -204,12 +221,12 @@ class Bidirectional:
                 self._contract(sequence, hidden[n], sequence.params.contract_at)
             if begins and sequence.params.block_ends is not None:
                 self._fit_block(sequence, hidden[n], sequence.params.block_ends)
-                questions[sequence.id] = self._question(sequence)
+                questions[sequence] = self._question(sequence)
         back = self.traits.shift != "none"
         columns: list[NDArray[np.intp]] = []
         counts: list[int] = []
         for push in group:
-            row, question = push.row, questions[push.row.sequence.id]
+            row, question = push.row, questions[push.row.sequence]
             places = row.sequence.begin - row.start + question.places - back
             columns += [np.maximum(places, 0), len(row.ids) + np.arange(len(question.shadows))]
             counts.append(question.rows)
@@ -255,13 +272,15 @@ class Bidirectional:
         sequence.block = block
         sequence.opened = len(block)
 
-    def _guide(self, logits: Tensor, questions: Many[Question], blind: dict[int, Tensor]) -> None:
+    def _guide(
+        self, logits: Tensor, questions: Many[Question], blind: dict[Sequence, Tensor]
+    ) -> None:
         """Push logits away from those of the model that does not see the prompt (LLaDA's `cfg_scale`)."""
         start = 0
         for question in questions:
             sequence, end = question.sequence, start + question.rows
-            if sequence.id in blind:
-                without = self.family.head(blind[sequence.id])
+            if sequence in blind:
+                without = self.family.head(blind[sequence])
                 scale = sequence.params.guidance + 1
                 logits[start:end] = without + scale * (logits[start:end] - without)
             start = end

@@ -6,7 +6,10 @@ pushes the active block alone, and a finished block is pushed once more to be st
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +21,13 @@ from agentdiff.engine.cache import Copy, KVBuffer, LayerKV
 from agentdiff.engine.denoise import commit_first, wanted, write_forced
 from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
-from agentdiff.engine.regimes.advance import advance
+from agentdiff.engine.regimes.advance import advance, check_speculation, states
 from agentdiff.engine.regimes.passes import Row, alike, collate
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revoke
 from agentdiff.engine.sampling import Question
-from agentdiff.engine.sequence import MASKED, Sequence
+from agentdiff.engine.sequence import MASKED, Draft, Sequence
+from agentdiff.engine.speculate import SelfVerify
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -72,8 +76,26 @@ class BlockCausal:
             raise ConfigurationError(f"`Revoke` needs a model without a shift, {name} has one")
         if isinstance(params.revision, Revoke) and self.traits.prompt_blocks == "whole":
             raise ConfigurationError(f"`Revoke` needs blocks of any length, {name} has one length")
+        check_speculation(params)
+        if isinstance(params.speculation, SelfVerify):
+            self._check_self_verify(params)
         if self.traits.prompt_blocks == "whole" and not prompt:
             raise ConfigurationError("`prompt` is empty; this model needs at least one token")
+
+    def _check_self_verify(self, params: DecodeParams) -> None:
+        name = self.traits.name
+        if self.traits.prompt_blocks == "whole":
+            raise ConfigurationError(
+                f"`SelfVerify` needs blocks of any length, {name} has one length"
+            )
+        if self.traits.delete_id is not None:
+            raise ConfigurationError(
+                f"`SelfVerify` needs a block whose experts do not depend on its other positions, {name} routes blocks"
+            )
+        if isinstance(params.revision, Revoke):
+            raise ConfigurationError(
+                "`SelfVerify` cannot be had with `Revoke`, which would take back what was verified"
+            )
 
     def columns(self, sequence: Sequence) -> int:
         """See `Regime.columns`."""
@@ -156,23 +178,75 @@ class BlockCausal:
         """See `Regime.step`."""
         while settled := [sequence for sequence in active if sequence.is_settled]:
             self._store(settled)
-        rows = [self._block_row(sequence) for sequence in active]
-        hidden, _ = self._run(rows)
-        questions = [
-            Question(
-                sequence=row.sequence,
-                places=wanted(row.sequence),
-                shadows=row.shadows - len(row.sequence.tail),
-            )
-            for row in rows
-        ]
-        logits = self.family.head(self._gather(hidden, rows, questions))
-        self._put_carries(logits, questions)
-        return advance(logits, questions, mask_id=self.mask_id, window=self._window)
+        turns = [[self._ask(state) for state in states(s, self._window)] for s in active]
+        asked = [ask for turn in turns for ask in turn]
+        hidden, own = self._run([ask.row for ask in asked])
+        logits = self.family.head(_gather(hidden, asked))
+        self._put_carries(logits, asked)
+        updates = advance(
+            logits,
+            [[ask.question for ask in turn] for turn in turns],
+            mask_id=self.mask_id,
+            window=self._window,
+        )
+        number = itertools.count()
+        for sequence, turn in zip(active, turns, strict=True):
+            sequence.positions += sum(ask.row.width for ask in turn[1:])
+            self._keep(sequence, {next(number): ask.row for ask in turn}, hidden, own)
+        return updates
+
+    def _ask(self, state: Sequence) -> _Ask:
+        """What a step pushes for a sequence, or for a state that it may come to, and what it asks."""
+        if state.draft is not None:
+            return self._ask_check(state, state.draft)
+        tail, back = len(state.tail), self.traits.shift != "none"
+        row, places = self._block_row(state), wanted(state)
+        scored = np.maximum(tail + places - back, 0)
+        return _Ask(
+            row=row,
+            question=Question(sequence=state, places=places, shadows=row.shadows - tail),
+            columns=np.concatenate([scored, len(row.ids) + np.arange(len(row.shadows))]),
+        )
+
+    def _ask_check(self, sequence: Sequence, draft: Draft) -> _Ask:
+        """The drafted block, each position seeing those before it alone.
+
+        What scores a position is the one before it or, in a model without a shift, a mask in its place.
+        """
+        is_shifted = self.traits.shift != "none"
+        past, places = self.buffer.lengths[sequence.row], len(sequence.tail) + draft.places
+        ids = np.concatenate([np.array(sequence.tail, np.int64), draft.block])
+        none = np.empty(0, np.intp)
+        return _Ask(
+            row=Row(
+                sequence=sequence,
+                ids=ids,
+                start=past,
+                past=past,
+                blocks=np.arange(len(ids)),
+                shadows=none if is_shifted else places,
+            ),
+            question=Question(sequence=sequence, places=draft.places, shadows=none),
+            columns=np.maximum(places - 1, 0) if is_shifted else len(ids) + np.arange(len(places)),
+        )
+
+    def _keep(
+        self, sequence: Sequence, rows: Mapping[int, Row], hidden: Tensor, own: Many[LayerKV]
+    ) -> None:
+        """Spare a settled block the pass that stores it, where one of these rows was the block as it is now."""
+        if not sequence.is_settled:
+            return
+        for n, row in rows.items():
+            if row.blocks is None and np.array_equal(row.ids[len(sequence.tail) :], sequence.block):
+                self._put(own, [replace(row, sequence=sequence)], hidden, source=n)
+                sequence.is_stored = True
+                return
 
     def _store(self, settled: list[Sequence]) -> None:
         """Settled blocks become part of their rows, and the next blocks open."""
-        self._append([self._block_row(sequence) for sequence in settled])
+        missing = [self._block_row(sequence) for sequence in settled if not sequence.is_stored]
+        if missing:
+            self._append(missing)
         for sequence in settled:
             sequence.close_block()
             self._open(sequence, ())
@@ -214,33 +288,29 @@ class BlockCausal:
     def _append(self, rows: list[Row]) -> None:
         """Run positions that are final and keep their keys and values."""
         hidden, own = self._run(rows)
-        copies = [
-            Copy(row.sequence.row, n, 0, len(row.ids), row.past) for n, row in enumerate(rows)
-        ]
-        self.buffer.write(own, copies)
+        self._put(own, rows, hidden)
+
+    def _put(self, own: Many[LayerKV], rows: list[Row], hidden: Tensor, *, source: int = 0) -> None:
+        """Keep final positions of a pass, whose rows from `source` on these are."""
+        self.buffer.write(
+            own,
+            [
+                Copy(row.sequence.row, n, 0, len(row.ids), row.past)
+                for n, row in enumerate(rows, source)
+            ],
+        )
         if self.traits.shift == "none":
             return
         last = torch.tensor([len(row.ids) - 1 for row in rows], device=hidden.device)
-        logits = self.family.head(hidden[torch.arange(len(rows), device=hidden.device), last])
-        for row, carry in zip(rows, logits, strict=True):
+        which = source + torch.arange(len(rows), device=hidden.device)
+        for row, carry in zip(rows, self.family.head(hidden[which, last]), strict=True):
             row.sequence.carry = carry
 
-    def _gather(self, hidden: Tensor, rows: list[Row], questions: list[Question]) -> Tensor:
-        """[N, E] hidden states that score what is asked: those of the positions, or of the ones before them."""
-        back = self.traits.shift != "none"
-        columns: list[NDArray[np.intp]] = []
-        for row, question in zip(rows, questions, strict=True):
-            places = len(row.sequence.tail) + question.places - back
-            columns += [np.maximum(places, 0), len(row.ids) + np.arange(len(question.shadows))]
-        counts = [question.rows for question in questions]
-        index = np.stack([np.repeat(np.arange(len(rows)), counts), np.concatenate(columns)])
-        row_of, column = torch.from_numpy(index).to(hidden.device)
-        return hidden[row_of, column]
-
-    def _put_carries(self, logits: Tensor, questions: list[Question]) -> None:
+    def _put_carries(self, logits: Tensor, asked: list[_Ask]) -> None:
         """The first position of a block is scored by the end of the block before it, where logits are shifted."""
         start = 0
-        for question in questions:
+        for ask in asked:
+            question = ask.question
             sequence = question.sequence
             first = len(question.places) and not sequence.tail and question.places[0] == 0
             if first and sequence.carry is not None:
@@ -253,3 +323,22 @@ class BlockCausal:
         part = (len(sequence.tail) + np.arange(len(sequence.block))) // length
         masked = sequence.block == MASKED
         return part == part[int(masked.argmax())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """A row of a pass and what is asked of it."""
+
+    row: Row
+    question: Question
+    columns: NDArray[np.intp]
+    """[n + m] the row's columns that score what is asked, in order."""
+
+
+def _gather(hidden: Tensor, asked: list[_Ask]) -> Tensor:
+    """[N, E] the hidden states that score what is asked."""
+    counts = [ask.question.rows for ask in asked]
+    columns = np.concatenate([ask.columns for ask in asked])
+    index = np.stack([np.repeat(np.arange(len(asked)), counts), columns])
+    row, column = torch.from_numpy(index).to(hidden.device)
+    return hidden[row, column]

@@ -22,6 +22,7 @@ from agentdiff.engine.outcome import Update, after_step, failure
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.passes import Row, alike, collate
 from agentdiff.engine.renoise import Renoise
+from agentdiff.engine.sampling import nucleus
 from agentdiff.engine.sequence import Sequence
 from agentdiff.errors import ConfigurationError
 
@@ -85,9 +86,10 @@ class CanvasRegime:
             raise ConfigurationError(
                 f"`ceiling` is {params.ceiling}, which leaves the canvas of {length} tokens no room for the `suffix`"
             )
-        if params.cache not in (None, "block") or params.guidance or params.revision is not None:
+        named = (params.revision, params.speculation)
+        if params.cache not in (None, "block") or params.guidance or any(named):
             raise ConfigurationError(
-                f"`cache`, `guidance` and `revision` have no meaning for {self.traits.name}: every "
+                f"`cache`, `guidance`, `revision` and `speculation` have no meaning for {self.traits.name}: every "
                 "token of its canvas may change until the canvas is done"
             )
 
@@ -279,7 +281,10 @@ class CanvasRegime:
         """[L] a token for each position of [L, V]; the likeliest at temperature 0."""
         if sequence.temperature == 0 or sequence.matcher is not None:
             return log_probs.argmax(-1)
-        weights = (log_probs / sequence.temperature).softmax(-1)
+        scores = log_probs / sequence.temperature
+        if sequence.params.top_p < 1:
+            scores = nucleus(scores, sequence.params.top_p)
+        weights = scores.softmax(-1)
         generator = sequence.generator(log_probs.device)
         return torch.multinomial(weights, 1, generator=generator)[:, 0]
 
@@ -293,7 +298,13 @@ class CanvasRegime:
         best = matcher.propose(scores, {})
         drawn = best
         if sequence.temperature > 0:
-            drawn = matcher.propose(scores, {}, temperature=sequence.temperature, rng=sequence.rng)
+            drawn = matcher.propose(
+                scores,
+                {},
+                temperature=sequence.temperature,
+                top_p=sequence.params.top_p,
+                rng=sequence.rng,
+            )
         sequence.constraint_s += time.perf_counter() - before
         entropy = np.where(best.forced, 0.0, step.entropy)
         return _Step(best.tokens.astype(np.int64), drawn.tokens.astype(np.int64), entropy)
