@@ -113,6 +113,7 @@ def as_objects(points: Sequence[Point]) -> list[dict[str, Any]]:
             "setting": point.setting.name,
             "policy": repr(point.setting.policy),
             "revision": point.setting.revision and repr(point.setting.revision),
+            "speculation": point.setting.speculation and repr(point.setting.speculation),
             "effort": point.setting.effort,
             "exact": point.exact,
             "tokens_per_forward": point.tokens_per_forward,

@@ -24,9 +24,11 @@ from agentdiff.engine import (
     EntropyBound,
     Factor,
     FamilyTraits,
+    LookAhead,
     Quota,
     Renoise,
     Revision,
+    Speculation,
     Threshold,
     UnmaskPolicy,
     load_family,
@@ -44,6 +46,7 @@ class Setting:
 
     policy: UnmaskPolicy | Renoise
     revision: Revision | None = None
+    speculation: Speculation | None = None
     kind: str
     """The policy in a word; settings of a kind differ in `dial`."""
     dial: float
@@ -68,7 +71,13 @@ class SetEngine(Engine):
     ) -> int:
         """See `Engine.add`."""
         if self.setting is not None:
-            params = replace(params, policy=self.setting.policy, revision=self.setting.revision)
+            setting = self.setting
+            params = replace(
+                params,
+                policy=setting.policy,
+                revision=setting.revision,
+                speculation=setting.speculation,
+            )
         return super().add(prompt, params, matcher)
 
 
@@ -103,7 +112,8 @@ def efforts(traits: FamilyTraits) -> list[Setting]:
 def every_setting(traits: FamilyTraits) -> list[Setting]:
     """The efforts, and each policy over the range of its dial.
 
-    Without revocation: its shadow positions have no neighbours, which the embedded model's token shift needs.
+    Without revocation and self-verification: their shadow positions have no neighbours, which the embedded model's
+    token shift needs. Looking ahead gives what its policy gives, in fewer passes over more positions.
     """
     others = [
         *(
@@ -129,10 +139,19 @@ def every_setting(traits: FamilyTraits) -> list[Setting]:
             )
             for dial in (0.7, 0.9)
         ),
+        *(
+            Setting(
+                kind="look ahead",
+                dial=steps,
+                policy=Threshold(0.9),
+                speculation=LookAhead(steps=steps),
+            )
+            for steps in (1, 3)
+        ),
     ]
     words = efforts(traits)
-    known = [(setting.policy, setting.revision) for setting in words]
-    new = [setting for setting in others if (setting.policy, setting.revision) not in known]
+    known = [(setting.policy, setting.revision, None) for setting in words]
+    new = [s for s in others if (s.policy, s.revision, s.speculation) not in known]
     order = list(dict.fromkeys(setting.kind for setting in [*words, *others]))
     return sorted([*words, *new], key=lambda setting: (order.index(setting.kind), setting.dial))
 

@@ -119,7 +119,7 @@ def test_a_setting_reaches_the_decode(tmp_path: Path) -> None:
 
 def test_a_sweep_has_each_setting_once_and_the_efforts_among_them() -> None:
     settings = every_setting(load()[1].family.traits)
-    chosen = [(setting.policy, setting.revision) for setting in settings]
+    chosen = [(s.policy, s.revision, s.speculation) for s in settings]
     assert all(chosen.count(one) == 1 for one in chosen)
     assert [s.effort for s in settings if s.effort] == ["speed", "balanced", "quality"]
     assert len({setting.kind for setting in settings}) >= 6
