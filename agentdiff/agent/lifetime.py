@@ -9,12 +9,13 @@ from typing import Any
 
 import anyio
 
+from agentdiff.agent.auto import looks_like_several
 from agentdiff.agent.config import Emit, RunConfig
 from agentdiff.agent.events import RunFinished, RunResult
 from agentdiff.agent.loop import loop
 from agentdiff.agent.output import OutputT
 from agentdiff.agent.plan import Plan
-from agentdiff.agent.planned import carry_out, looks_like_several, make_plan
+from agentdiff.agent.planned import carry_out, make_plan
 from agentdiff.agent.run import Run
 from agentdiff.agent.state import RunState
 from agentdiff.agent.task import Task

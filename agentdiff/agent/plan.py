@@ -93,9 +93,27 @@ class Plan(BaseModel):
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """One line for each step: what it calls, and what it waits for."""
+        """A picture for the terminal: a step stands right of all that it waits for."""
+        depths = self._depths()
+        deepest = max(depths.values())
         width = max(len(step.id) for step in self.steps)
-        return "\n".join(_line(step, width) for step in self.steps)
+        return "\n".join(
+            f"{'  ' * depths[step.id]}●{'  ' * (deepest - depths[step.id])}  {_line(step, width)}"
+            for step in self.steps
+        )
+
+    def _depths(self) -> dict[str, int]:
+        """How many of its steps come before each, in a row; 0 for those of a circle."""
+        needs = {step.id: step.needs for step in self.steps}
+        depths: dict[str, int] = {}
+        left = set(needs)
+        while ready := {id for id in left if left.isdisjoint(needs[id])}:
+            for id in ready:
+                depths[id] = max(
+                    (depths[need] + 1 for need in needs[id] if need in depths), default=0
+                )
+            left -= ready
+        return depths | dict.fromkeys(left, 0)
 
 
 def refs_in(

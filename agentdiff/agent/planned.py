@@ -6,7 +6,6 @@ What is done stays done: a new plan for the rest may refer to it, and nothing of
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -43,8 +42,6 @@ MAX_REPLANS = 2
 """How often the rest of a plan is planned anew after a step has failed."""
 MAX_CONCURRENCY = 16
 """Calls of a plan at the same time."""
-_SAME_CHARS = 5
-"""Letters by which two words are taken for forms of one: convert, converting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ async def carry_out(run: Run[Any], given: Plan | None) -> None:
     if given is not None:
         check_plan(given, run.config.tools)
     while True:
-        acting = _Acting(run, done)
+        acting = _Acting(run, done, replan=replans)
         if given is not None and not replans:
             invalid = None
             planned = await acting.carry_out(given)
@@ -199,24 +196,15 @@ def planning_messages(
     return (system("\n\n".join([*said, how])), *rest)
 
 
-def looks_like_several(prompt: str, specs: Sequence[ToolSpec]) -> bool:
-    """Whether two or more tools look needed: words of their names stand in the prompt."""
-    words = {word[:_SAME_CHARS] for word in re.findall(r"[a-z]{3,}", prompt.lower())}
-    named = 0
-    for spec in specs:
-        parts = re.findall(r"[a-z]{3,}", spec.name.lower())
-        named += any(part[:_SAME_CHARS] in words for part in parts)
-    return named >= 2
-
-
 class _Acting:
     """A plan on its way; its calls and results join the conversation together, in the order of the plan."""
 
-    def __init__(self, run: Run[Any], done: Mapping[str, Json]) -> None:
+    def __init__(self, run: Run[Any], done: Mapping[str, Json], *, replan: int) -> None:
         self.steps: list[PlanStep] = []
         """Those that were begun, in order."""
         self._run = run
         self._done = done
+        self._replan = replan
         self._turn: int | None = None
         self._calls: dict[str, ToolCall] = {}
         self._records: dict[str, CallRecord] = {}
@@ -224,7 +212,7 @@ class _Acting:
 
     async def carry_out(self, plan: Plan) -> PlanRun:
         """Run a plan that was given."""
-        with carry_out_plan() as span:
+        with carry_out_plan(replan=self._replan) as span:
             async with self._flow() as flow:
                 for step in plan.steps:
                     self._begin(flow, step)
@@ -236,7 +224,7 @@ class _Acting:
     ) -> tuple[PlanRun, _Written | None]:
         """Have a plan written and run it; what was written is None where a step stopped everything."""
         written: list[_Written] = []
-        with carry_out_plan() as span:
+        with carry_out_plan(replan=self._replan) as span:
             async with self._flow() as flow:
 
                 async def watch(event: RunEvent) -> None:

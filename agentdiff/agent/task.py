@@ -91,13 +91,18 @@ def resumed_task(
     """The task of a run that goes on.
 
     Raises:
-        ConfigurationError: The state is another agent's, or the deps or the budget are none for
-            this one.
+        ConfigurationError: The state is another agent's or has no such call that waits, or the deps
+            or the budget are none for this agent.
     """
     if state.agent != config.agent:
         raise ConfigurationError(
             f"the state is of a run of agent {state.agent!r}, and this one is {config.agent!r}"
         )
+    waiting = {call.id for call in state.pending}
+    for id in approvals or {}:
+        if waiting and id not in waiting:
+            names = ", ".join(f"{call.id!r} (`{call.name}`)" for call in state.pending)
+            raise ConfigurationError(f"`approvals` names {id!r}, and these calls wait: {names}")
     _check_deps(config, deps)
     check(budget)
     return Task(

@@ -55,6 +55,8 @@ class Tool(Generic[P, R]):
     """Seconds for one call, None for no limit."""
     sequential: bool = False
     """Whether it runs alone: calls before it end first, calls after it wait."""
+    in_thread: bool = True
+    """Whether a sync function runs in a thread; without one, everything waits while it runs."""
     grounded: bool = False
     """Whether free string arguments must be spans of the conversation."""
     approval: NeedsApproval = False
@@ -98,7 +100,7 @@ class Tool(Generic[P, R]):
     async def call(
         self, arguments: Mapping[str, Json], context: RunContext[Any] | None = None
     ) -> Any:
-        """Validate a model's arguments and run the function; a sync function runs in a thread.
+        """Validate a model's arguments and run the function; a sync one in a thread, if `in_thread`.
 
         A thread cannot be stopped. A cancelled call of a sync function waits for its end, so that
         nothing goes on unseen; with `timeout_s` it is left to itself instead.
@@ -136,7 +138,7 @@ class Tool(Generic[P, R]):
         return await needs if inspect.isawaitable(needs) else needs
 
     async def _run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if _is_async(self.function):
+        if not self.in_thread or _is_async(self.function):
             value: Any = cast("AnyTool", self).function(*args, **kwargs)
         else:
             value = await anyio.to_thread.run_sync(
@@ -158,6 +160,7 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     sequential: bool = False,
+    in_thread: bool = True,
     grounded: bool = False,
     approval: NeedsApproval = False,
     retries: int | None = None,
@@ -171,6 +174,7 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     sequential: bool = False,
+    in_thread: bool = True,
     grounded: bool = False,
     approval: NeedsApproval = False,
     retries: int | None = None,
@@ -188,6 +192,9 @@ def tool(
         description: What the tool does, if not what the docstring says.
         timeout_s: Seconds for one call.
         sequential: Run it alone when a model asks for several calls at once.
+        in_thread: Whether a sync function runs in a thread. One that returns at once (arithmetic, a
+            look into a dict) is called much faster without; one that waits would hold up all other
+            runs.
         grounded: Free string arguments must be spans of the conversation (where the backend
             enforces in the block).
         approval: Whether a person has to approve each call, or a function of the arguments that
@@ -211,6 +218,11 @@ def tool(
             raise ConfigurationError(
                 f"tool `{named}`: `retries` must not be negative, got {retries!r}"
             )
+        if timeout_s is not None and not in_thread and not _is_async(function):
+            raise ConfigurationError(
+                f"tool `{named}`: `timeout_s` cannot stop a sync function without a thread;"
+                " leave out `in_thread=False`"
+            )
         return Tool(
             function=function,
             name=named,
@@ -219,6 +231,7 @@ def tool(
             else description,
             timeout_s=timeout_s,
             sequential=sequential,
+            in_thread=in_thread,
             grounded=grounded,
             approval=approval,
             retries=retries,

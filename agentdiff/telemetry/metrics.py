@@ -14,6 +14,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import Counter, Histogram, Meter
 
 from agentdiff.generation import Finish, Request, StepKind
+from agentdiff.messages import Usage
 from agentdiff.telemetry import names
 
 Labels = Mapping[str, names.AttributeValue]
@@ -59,6 +60,24 @@ def count_generation(
             made.fill.record(usage.output_tokens / budget.target, labels)
     if finish.reason == "length":
         made.truncations.add(1, labels)
+
+
+def count_call(
+    values: names.Values,
+    usage: Usage | None,
+    mode: names.Semconv,
+    *,
+    seconds: float,
+    error: str | None,
+) -> None:
+    """Count what was asked of a backend beside a generation; `usage` is None where it had none of its own."""
+    made, labels = _instruments(), names.spelled({**values, names.ERROR_TYPE: error}, mode)
+    made.duration.record(seconds, labels)
+    if usage is None:
+        return
+    for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        if count is not None:
+            made.tokens.record(count, labels | names.spelled({names.TOKEN_TYPE: kind}, mode))
 
 
 def count_run(agent: str, mode: names.Semconv, *, seconds: float, error: str | None) -> None:

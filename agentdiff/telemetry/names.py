@@ -126,6 +126,8 @@ NUMBER = _same("agentdiff.number")
 """Of a step."""
 PLAN_STEPS = _same("agentdiff.plan.steps")
 FAILED_STEPS = _same("agentdiff.plan.failed")
+REPLAN = _same("agentdiff.plan.replan")
+"""From 1, where the rest of a plan was planned anew after a step had failed."""
 CRITICAL_PATH_MS = _same("agentdiff.plan.critical_path_ms")
 SUM_MS = _same("agentdiff.plan.sum_ms")
 PARALLEL_GAIN = _same("agentdiff.plan.parallel_gain")

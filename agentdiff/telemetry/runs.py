@@ -31,9 +31,12 @@ def execute_tool(
     return ToolSpan(tool, call_id, arguments)
 
 
-def carry_out_plan() -> PlanSpan:
-    """A span `plan` around the calls of a plan, and around the generation that writes it."""
-    return PlanSpan("plan", {})
+def carry_out_plan(*, replan: int = 0) -> PlanSpan:
+    """A span `plan` around the calls of a plan, and around the generation that writes it.
+
+    `replan` is from 1 where steps of an earlier plan failed and the rest is planned anew.
+    """
+    return PlanSpan("plan", {names.REPLAN: replan or None})
 
 
 class RunSpan(SpanBlock):

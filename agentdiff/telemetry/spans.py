@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from opentelemetry import context, trace
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, Tracer, TracerProvider
@@ -76,6 +76,7 @@ class SpanBlock:
     """
 
     __slots__ = ("_before", "_mode", "_name", "_span", "_started_s", "_values", "error")
+    kind: ClassVar[SpanKind] = SpanKind.INTERNAL
 
     def __init__(self, name: str, values: names.Values) -> None:
         self._name = name
@@ -90,7 +91,7 @@ class SpanBlock:
         self._started_s = time.perf_counter()
         self._span = current_tracer().start_span(
             self._name,
-            kind=SpanKind.INTERNAL,
+            kind=self.kind,
             attributes=names.spelled(self._values, self._mode),
         )
         self._before = context.get_current()

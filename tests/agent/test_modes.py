@@ -7,8 +7,10 @@ import anyio
 import pytest
 
 from agentdiff.agent import Agent, Journal, RunState, UsageLimits, tool
+from agentdiff.agent.auto import looks_like_several
 from agentdiff.agent.plan import Plan, PlanStep
 from agentdiff.errors import LimitExceeded, PlanFailed, PlanInvalid, RunPaused, Unavailable
+from agentdiff.messages import ToolSpec
 from tests.agent.doubles import Double, ends, says
 
 ran: list[str] = []
@@ -179,6 +181,24 @@ async def test_auto_plans_only_where_two_tools_look_needed(prompt, kinds) -> Non
     backend = Double(*replies)
     await Agent(backend, tools=TOOLS).run(prompt, mode="auto")
     assert [r.kind for r in backend.requests] == kinds
+
+
+@pytest.mark.parametrize(
+    ("prompt", "names", "several"),
+    [
+        (
+            "What is the weather in Oslo, and what is on there?",
+            ["getWeather", "listOnEvents"],
+            False,
+        ),
+        ("What is the weather, and what events are there?", ["getWeather", "listEvents"], True),
+        ("The area of a circle of 3 cm", ["circle_area", "triangle_area"], False),
+        ("The areas of a circle and a triangle", ["circle_area", "triangle_area"], True),
+        ("Convert 5 miles", ["convert_length"], False),
+    ],
+)
+def test_a_tool_looks_needed_by_words_that_no_other_tool_has(prompt, names, several) -> None:
+    assert looks_like_several(prompt, [ToolSpec(name=name) for name in names]) is several
 
 
 async def test_a_plan_with_a_call_that_waits_pauses_and_goes_on() -> None:

@@ -170,12 +170,27 @@ def test_a_plan_goes_on_where_another_ended():
 
 
 def test_a_plan_can_be_looked_at():
-    assert str(GOOD).splitlines()[2:] == [
-        "s3  warmer(first=$s1.celsius, second=$s2.celsius)  ← s1, s2",
-        's4  tell(text="It is $s3, for $$5", times=$s1.hours[0])  ← s3, s1',
+    assert str(GOOD).splitlines() == [
+        '●      s1  weather(city="Oslo")',
+        '●      s2  weather(city="Rome")',
+        "  ●    s3  warmer(first=$s1.celsius, second=$s2.celsius)  ← s1, s2",
+        '    ●  s4  tell(text="It is $s3, for $$5", times=$s1.hours[0])  ← s3, s1',
     ]
     assert GOOD.mermaid().splitlines()[:2] == ["flowchart LR", '    s1["s1 · weather"]']
     assert "    s2 --> s3" in GOOD.mermaid()
+
+
+def test_a_plan_in_a_circle_can_be_looked_at_too():
+    steps = (
+        PlanStep(id="s1", tool="tell", after=("s2",)),
+        PlanStep(id="s2", tool="tell", after=("s1",)),
+        PlanStep(id="s3", tool="tell", after=("s9",)),
+    )
+    assert str(Plan(steps=steps)).splitlines() == [
+        "●  s1  tell()  ← s2",
+        "●  s2  tell()  ← s1",
+        "●  s3  tell()  ← s9",
+    ]
 
 
 def test_a_number_that_a_text_refers_to_is_written_out():

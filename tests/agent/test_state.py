@@ -5,7 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from agentdiff.agent import Agent, Journal, RunState, ToolFinished, UsageLimits, tool
+from agentdiff.agent import (
+    Agent,
+    Committed,
+    Drafting,
+    Journal,
+    RunFinished,
+    RunState,
+    StepFinished,
+    StepStarted,
+    ToolFinished,
+    ToolStarted,
+    UsageLimits,
+    tool,
+)
 from agentdiff.errors import (
     BackendError,
     ConfigurationError,
@@ -125,6 +138,50 @@ def test_what_is_no_state_is_refused_in_one_line(text) -> None:
     with pytest.raises(ConfigurationError, match="not the state of a run") as caught:
         RunState.from_json(text)
     assert "\n" not in str(caught.value)
+
+
+async def test_an_approval_of_a_call_that_does_not_wait_is_refused() -> None:
+    state = await paused(Agent(Double(TURN), tools=[Counted().tool, pay]))
+    with pytest.raises(
+        ConfigurationError, match=r"names 'c1', and these calls wait: 'c2' \(`pay`\)"
+    ):
+        await Agent(Double(), tools=[Counted().tool, pay]).resume(state, approvals={"c1": True})
+
+
+async def test_a_run_that_goes_on_is_told_as_events_too() -> None:
+    counted = Counted()
+    first = calls(("note", {"n": 1}))
+    state = await paused(Agent(Double(first, TURN), tools=[counted.tool, pay]))
+    agent = Agent(Double(says("done")), tools=[counted.tool, pay])
+    async with agent.resume_events(state, approvals={"c2": True}) as events:
+        seen = [event async for event in events]
+    assert [type(event) for event in seen] == [
+        StepFinished,  # of an earlier life
+        ToolStarted,  # what had waited
+        ToolFinished,
+        StepFinished,
+        StepStarted,
+        Drafting,
+        Committed,
+        StepFinished,
+        RunFinished,
+    ]
+    match seen:
+        case [_, ToolStarted(call=call), *_, RunFinished(result=result)]:
+            assert call.name == "pay"
+            assert (result.output, counted.ran) == ("done", [1, 1])
+        case _:
+            pytest.fail(f"{seen}")
+
+
+async def test_a_pause_and_a_wrong_state_come_through_the_events_as_they_are() -> None:
+    state = await paused(Agent(Double(TURN), tools=[Counted().tool, pay]))
+    with pytest.raises(RunPaused):
+        async with Agent(Double(), tools=[Counted().tool, pay]).resume_events(state) as events:
+            assert [event async for event in events]
+    with pytest.raises(ConfigurationError, match="of agent 'agent'"):
+        async with Agent(Double(), name="other").resume_events(state):
+            pass
 
 
 # -- the journal ----

@@ -48,6 +48,16 @@ def test_a_timeout_is_positive() -> None:
         tool(name="f", timeout_s=0)(lambda: None)
 
 
+async def test_a_sync_function_that_returns_at_once_needs_no_thread() -> None:
+    @tool(in_thread=False)
+    def here() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    assert await here.call({}) is True
+    with pytest.raises(ConfigurationError, match="cannot stop a sync function without a thread"):
+        tool(in_thread=False, timeout_s=1)(here.function)
+
+
 async def test_a_sync_function_runs_in_a_thread() -> None:
     @tool
     def where() -> bool:

@@ -1,5 +1,6 @@
 """A run in the trace: a span for the run, spans for its tools inside; nothing if nobody looks."""
 
+import json
 import threading
 
 import anyio
@@ -7,6 +8,7 @@ import pytest
 
 from agentdiff.agent import Agent, Price, RunState, tool
 from agentdiff.errors import ModelRetry, OutOfScope, RunPaused
+from agentdiff.generation import Event
 from agentdiff.telemetry.spans import tracing_with
 from tests.agent.doubles import Double, calls, ends, says
 
@@ -128,6 +130,22 @@ def test_a_pause_and_a_resumed_run_are_told(spans) -> None:
     _, _, denied, run = spans()
     assert denied.attributes["agentdiff.approval"] == "denied"
     assert run.attributes["agentdiff.resumed"] == 1
+
+
+def test_a_plan_that_is_made_anew_is_told(spans) -> None:
+    @tool
+    async def fail() -> None:
+        raise ValueError
+
+    def plan(name: str, **arguments: int) -> list[Event]:
+        return says(json.dumps({"steps": [{"id": "s1", "tool": name, "arguments": arguments}]}))
+
+    backend = Double(plan("fail"), plan("add", a=1, b=2), says("3"))
+    Agent(backend, tools=[add, fail]).run_sync("Go", mode="plan")
+    first, second = (span for span in spans() if span.name == "plan")
+    assert "agentdiff.plan.replan" not in first.attributes
+    assert first.attributes["agentdiff.plan.failed"] == 1
+    assert second.attributes["agentdiff.plan.replan"] == 1
 
 
 @pytest.mark.parametrize("captures", [True, False])

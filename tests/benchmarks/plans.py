@@ -6,6 +6,10 @@ FOLDER holds `nestful.jsonl.gz` and `seal-tools.jsonl.gz` (Apache-2.0; not part 
 checked against its tools. Then all that have an order (unique ids, no circle) run three times with the same simulated
 tool latencies, equal ones and log-normal ones: one call after the other, level by level, and as dataflow. The clock is
 trio's mock clock, which only sleeping moves: the figures are exact and the same on every machine.
+
+At the end `mode="auto"` is held against the same data: does a prompt that needs two tools look like it, and one that
+needs one not? Beside the tools of a case stand four of other cases, so that there is something to confuse. Where FOLDER
+holds `bfcl.jsonl.gz` too (the Berkeley Function-Calling Leaderboard, Apache-2.0), so is its questions' need.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ from typing import Any, NamedTuple, cast
 import anyio
 import trio.testing
 
+from agentdiff.agent.auto import looks_like_several
 from agentdiff.agent.dataflow import Returned, execute
 from agentdiff.agent.plan import Plan, PlanStep
 from agentdiff.agent.plan_check import faults_of
 from agentdiff.agent.tools import AnyTool
-from agentdiff.messages import Json
+from agentdiff.messages import Json, ToolSpec
 
 MEDIAN_S = 0.02
 
@@ -189,6 +194,46 @@ async def measure(plans: Sequence[Plan], sigma: float) -> tuple[float, float, in
     return one / flow, levels / flow, slower
 
 
+def needs(path: Path, key: str) -> list[tuple[str, list[ToolSpec], bool]]:
+    """(prompt, its tools, whether it needs two or more of them) of the cases that have two tools to choose from."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        cases = [json.loads(line) for line in lines]
+    others = [tool for case in cases for tool in case["tools"]]
+    rng = Random(1)
+    found: list[tuple[str, list[ToolSpec], bool]] = []
+    for case in cases:
+        tools = {tool["name"]: tool for tool in case["tools"]}
+        if key == "query":  # BFCL brings its own to confuse
+            tools |= {tool["name"]: tool for tool in rng.sample(others, 4)}
+        wanted = {call["name"] for call in case["expected"]}
+        if len(tools) > 1 and wanted:
+            asked = case[key] if key == "query" else case[key][-1]["content"]
+            specs = [ToolSpec(name=name, description=t["description"]) for name, t in tools.items()]
+            found.append((asked, specs, len(wanted) > 1))
+    return found
+
+
+def told_apart(folder: Path) -> None:
+    """Print how often `mode="auto"` is right about what needs a plan."""
+    for name, file, key in (
+        ("NESTFUL", "nestful.jsonl.gz", "query"),
+        ("Seal-Tools", "seal-tools.jsonl.gz", "query"),
+        ("BFCL", "bfcl.jsonl.gz", "question"),
+    ):
+        if not (folder / file).exists():
+            continue
+        said = [
+            (need, looks_like_several(prompt, specs))
+            for prompt, specs, need in needs(folder / file, key)
+        ]
+        several = [guess for need, guess in said if need]
+        one = [guess for need, guess in said if not need]
+        print(
+            f"auto, {name}: planned {sum(several)} of {len(several)} that need two tools or more,"
+            f" {sum(one)} of {len(one)} that need one"
+        )
+
+
 def main() -> None:
     """Check, run and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -214,18 +259,21 @@ def main() -> None:
             f"{name}: {len(cases)} plans; {sum(clean)} of {len(clean)} clean ones taken,"
             f" {len(faulty) - sum(faulty)} of {len(faulty)} faulty ones refused; {len(plans)} have an order"
         )
-        for latencies, sigma in (("equal", 0.0), ("log-normal, sigma 0.6", 0.6)):
-            gain, over_levels, slower = anyio.run(
-                measure,
-                plans,
-                sigma,
-                backend="trio",
-                backend_options={"clock": trio.testing.MockClock(autojump_threshold=0)},
-            )
-            print(
-                f"    latencies {latencies}: dataflow {gain:.2f}x over one after the other,"
-                f" {over_levels:.3f}x over levels, slower than levels in {slower} plans"
-            )
+        several = [plan for plan in plans if len(plan.steps) > 1]
+        for what, some in (("all", plans), ("two calls or more", several)):
+            for latencies, sigma in (("equal", 0.0), ("log-normal, sigma 0.6", 0.6)):
+                gain, over_levels, slower = anyio.run(
+                    measure,
+                    some,
+                    sigma,
+                    backend="trio",
+                    backend_options={"clock": trio.testing.MockClock(autojump_threshold=0)},
+                )
+                print(
+                    f"    {what} ({len(some)}), latencies {latencies}: dataflow {gain:.2f}x over one after"
+                    f" the other, {over_levels:.3f}x over levels, slower than levels in {slower} plans"
+                )
+    told_apart(args.folder)
 
 
 def faults_with(plan: Plan, tools: Mapping[str, DataTool]) -> list[str]:
