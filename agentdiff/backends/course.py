@@ -19,6 +19,7 @@ from agentdiff.backends.policies import Attempt, Objection, Policy, RouteContext
 from agentdiff.errors import (
     AgentDiffError,
     BackendError,
+    BudgetTooSmall,
     ConfigurationError,
     ContextTooLong,
     OutputInvalid,
@@ -33,7 +34,7 @@ from agentdiff.telemetry.routing import RouteSpan
 IN_DOUBT: Final = "in doubt"
 MARGIN_S: Final = 0.05
 """Kept for the next backend beside twice the time that it has lately taken."""
-_ANOTHER_MAY = (ContextTooLong, SchemaError, OutputInvalid)
+_ANOTHER_MAY = (BudgetTooSmall, ContextTooLong, SchemaError, OutputInvalid)
 """Not worth a second try with the same backend, but with another."""
 
 _T = TypeVar("_T")
@@ -210,8 +211,10 @@ class Course:
         """The backend has answered with too little confidence, so that another one is asked."""
         self._note(self._done(usage), IN_DOUBT)
 
-    def failed(self, error: AgentDiffError, *, has_answer: bool = False) -> None:
-        """The backend has failed.
+    def failed(
+        self, error: AgentDiffError, *, has_answer: bool = False, another_may: bool = False
+    ) -> None:
+        """The backend has failed; `another_may` where another could do what this one cannot.
 
         Raises:
             AgentDiffError: Nobody may take over; the error, in the router's name.
@@ -224,7 +227,7 @@ class Course:
         # What a failed request has cost is seldom known.
         self._spent += error.usage if isinstance(error.usage, Usage) else Usage()
         self._note(now, error)
-        another_may = error.retryable or isinstance(error, _ANOTHER_MAY)
+        another_may = another_may or error.retryable or isinstance(error, _ANOTHER_MAY)
         if self._has_reached_caller or not (another_may or has_answer):
             self._raise(error)
 

@@ -45,6 +45,7 @@ from agentdiff.generation import (
 )
 from agentdiff.messages import user
 from agentdiff.telemetry import traced
+from agentdiff.telemetry.calls import CallSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -187,9 +188,12 @@ class LocalBackend:
             started=started,
             compile_s=0.0,
         )
-        async with self._running(job) as events:
-            # The space was given, so what fills it to the end is complete.
-            return replace(await collect(events), reason="stop")
+        with CallSpan("infill", backend=self._name) as span:
+            async with self._running(job) as events:
+                result = await collect(events)
+            span.finish(result)
+        # The space was given, so what fills it to the end is complete.
+        return replace(result, reason="stop")
 
     async def decide(self, question: Question) -> Decision:
         """See `Decides.decide`: one denoising step, and the probability of every option.
@@ -211,6 +215,16 @@ class LocalBackend:
             sampling=Sampling(effort="speed", temperature=0.0),
             deadline_s=question.deadline_s,
         )
+        with CallSpan("decide", backend=self._name) as span:
+            decision = await self._decided(request, options)
+            span.finish(decision)
+        return decision
+
+    async def aclose(self) -> None:
+        """End the streams in flight with a `BackendError`; the model is freed with the object."""
+        self._shared.close()
+
+    async def _decided(self, request: Request, options: list[str]) -> Decision:
         job = await anyio.to_thread.run_sync(self._begin, request, time.perf_counter())
         names = {label.encode() for label in LABELS[: len(options)]}
         tokens = [n for n, token in enumerate(self._vocabulary.tokens) if token in names]
@@ -233,10 +247,6 @@ class LocalBackend:
             model=self._model,
             warnings=result.warnings,
         )
-
-    async def aclose(self) -> None:
-        """End the streams in flight with a `BackendError`; the model is freed with the object."""
-        self._shared.close()
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:

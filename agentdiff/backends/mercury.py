@@ -16,6 +16,7 @@ from agentdiff.backends.reply import Reply
 from agentdiff.errors import ConfigurationError, ProtocolError
 from agentdiff.generation import Budget, Result, Stats
 from agentdiff.messages import Json
+from agentdiff.telemetry.calls import CallSpan
 
 if TYPE_CHECKING:
     from agentdiff.backends.http import Auth, HttpClient
@@ -46,9 +47,15 @@ class Mercury(OpenAIBackend):
             BackendError: The service could not be reached, failed, or refused.
         """
         body = {"model": EDIT_MODEL, "prompt": prefix, "suffix": suffix}
-        return await self._coded(
-            "/fim/completions", body, (prefix, suffix), budget=budget, deadline_s=deadline_s
-        )
+        with CallSpan("infill", backend=self.name) as span:
+            return await self._coded(
+                "/fim/completions",
+                body,
+                (prefix, suffix),
+                budget=budget,
+                deadline_s=deadline_s,
+                span=span,
+            )
 
     async def edit(
         self,
@@ -78,13 +85,15 @@ class Mercury(OpenAIBackend):
             f"<|{tag}|>\n{sections.get(tag, '')}\n<|/{tag}|>" for tag in _SECTIONS
         )
         body = {"model": EDIT_MODEL, "messages": [{"role": "user", "content": content}]}
-        return await self._coded(
-            "/edit/completions",
-            body,
-            tuple(sections.values()),
-            budget=budget,
-            deadline_s=deadline_s,
-        )
+        with CallSpan("edit", backend=self.name) as span:
+            return await self._coded(
+                "/edit/completions",
+                body,
+                tuple(sections.values()),
+                budget=budget,
+                deadline_s=deadline_s,
+                span=span,
+            )
 
     async def _coded(
         self,
@@ -94,6 +103,7 @@ class Mercury(OpenAIBackend):
         *,
         budget: Budget | None,
         deadline_s: float | None,
+        span: CallSpan,
     ) -> Result:
         began = anyio.current_time()
         attempts = 0
@@ -117,7 +127,7 @@ class Mercury(OpenAIBackend):
         text = reply.add(found)
         if not reply.has_choice:
             raise ProtocolError("no `choices`", backend=self.name)
-        return Result(
+        result = Result(
             text=text,
             tool_calls=(),
             reason=reply.reason(),
@@ -128,6 +138,8 @@ class Mercury(OpenAIBackend):
             model=reply.model or EDIT_MODEL,
             warnings=tuple(reply.warnings),
         )
+        span.finish(result)
+        return result
 
 
 _SECTIONS: Final = ("recently_viewed_code_snippets", "current_file_content", "edit_diff_history")

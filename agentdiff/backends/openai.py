@@ -19,6 +19,7 @@ import anyio
 from agentdiff.backends import decisions, tools_in_words
 from agentdiff.backends.completing import Completing
 from agentdiff.backends.continuing import Seam
+from agentdiff.backends.deciding import own_decision
 from agentdiff.backends.http import Auth, HttpClient, host_of
 from agentdiff.backends.identity import Identity
 from agentdiff.backends.limiter import RateLimit, RateLimiter
@@ -46,6 +47,7 @@ from agentdiff.generation import (
     Stats,
 )
 from agentdiff.telemetry import traced
+from agentdiff.telemetry.calls import CallSpan
 
 
 class OpenAIBackend:
@@ -204,53 +206,35 @@ class OpenAIBackend:
         """
         began = anyio.current_time()
         deadline = began + (math.inf if question.deadline_s is None else question.deadline_s)
-        profile = self.profile
-        with within(deadline, backend=self._name):
-            profile = await self.identify()
+        with CallSpan("decide", backend=self._name) as span:
             found, warnings = None, ()
-            try:
-                found = await self._decided(question, profile, deadline)
-            except AuthenticationFailed:
-                raise
-            except Rejected as error:
-                # No such endpoint, or a question that it does not take.
-                warnings = (f"answered in writing, because {error}",)
+            with within(deadline, backend=self._name):
+                profile = await self.identify()
+                try:
+                    found = await own_decision(
+                        question,
+                        service=self._service,
+                        profile=profile,
+                        backend=self._name,
+                        model=self._model,
+                        deadline=deadline,
+                    )
+                except AuthenticationFailed:
+                    raise
+                except Rejected as error:
+                    # No such endpoint, or a question that it does not take.
+                    warnings = (f"answered in writing, because {error}",)
             if found is not None:
-                return replace(found, stats=Stats(total_s=anyio.current_time() - began))
-        left = None if deadline == math.inf else max(0.001, deadline - anyio.current_time())
-        written = await decisions.constrained_choice(self, replace(question, deadline_s=left))
-        return replace(written, warnings=(*warnings, *written.warnings))
+                decision = replace(found, stats=Stats(total_s=anyio.current_time() - began))
+                span.finish(decision)
+                return decision
+            left = None if deadline == math.inf else max(0.001, deadline - anyio.current_time())
+            written = await decisions.constrained_choice(self, replace(question, deadline_s=left))
+            return replace(written, warnings=(*warnings, *written.warnings))
 
     async def aclose(self) -> None:
         """Close the connections. Calling it twice is safe; an injected client stays open."""
         await self._service.aclose()
-
-    async def _decided(
-        self, question: Question, profile: EngineProfile, deadline: float
-    ) -> Decision | None:
-        model = profile.decision_model or self._model
-        hidden = tuple(m.content for m in question.messages)
-        if profile.decisions:
-            is_list = profile.decision_wire == "questions"
-            make = decisions.questions_body if is_list else decisions.state_body
-            read = decisions.questions_answer if is_list else decisions.state_answer
-            body = await self._service.fetch(
-                "POST",
-                profile.decisions,
-                make(question, model=model),
-                prompt=hidden,
-                deadline=deadline,
-            )
-            return read(body, question, backend=self._name)
-        if profile.logprobs and len(question.options) <= decisions.TOP_LOGPROBS:
-            asked = decisions.labels_body(
-                question, model=self._model, length_field=profile.length_field
-            )
-            body = await self._service.fetch(
-                "POST", "/chat/completions", asked, prompt=hidden, deadline=deadline
-            )
-            return decisions.labels_answer(body, question)
-        return None
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from agentdiff.backends.latency import Latencies
 from agentdiff.backends.models import KNOWN, Price
 from agentdiff.errors import AgentDiffError, ConfigurationError, OutputInvalid
-from agentdiff.generation import Backend, Effort, Enforcement, Request, StepKind
+from agentdiff.generation import Backend, Effort, Enforcement, Infills, Request, StepKind
 from agentdiff.messages import Usage
 
 STRENGTH: Final[tuple[Enforcement, ...]] = (
@@ -129,6 +129,17 @@ class Capable:
                 reason=f"holds {can.context_tokens} tokens, not about {context.prompt_tokens}"
             )
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Objects to whoever cannot write between two texts. A router has it where that is asked for."""
+
+    def objection(self, context: RouteContext, backend: Backend) -> Objection | None:
+        """See `Rule`."""
+        if isinstance(backend, Infills):
+            return None
+        return Objection(reason="does not write between two texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,17 @@ from agentdiff.errors import (
 )
 from agentdiff.generation import (
     Backend,
+    Budget,
     Capabilities,
     Commit,
     Decision,
     Draft,
     Event,
     Finish,
+    Infills,
     Question,
     Request,
+    Result,
 )
 from agentdiff.messages import Message, Usage, assistant, user
 from agentdiff.telemetry.routing import repairing
@@ -94,6 +97,24 @@ class Repairing:
             BackendError: The backend failed.
         """
         return await decisions.decide(self._backend, question)
+
+    async def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        budget: Budget | None = None,
+        deadline_s: float | None = None,
+    ) -> Result:
+        """What the backend writes between two texts; there is nothing to repair.
+
+        Raises:
+            BackendError: The backend failed.
+            ConfigurationError: The backend cannot.
+        """
+        if not isinstance(self._backend, Infills):
+            raise ConfigurationError(f"{self.name} does not write between two texts")
+        return await self._backend.infill(prefix, suffix, budget=budget, deadline_s=deadline_s)
 
     async def aclose(self) -> None:
         """Close the backend. Calling it twice is safe."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from agentdiff.backends import decisions
 from agentdiff.backends.breaker import Breaker, BreakerSettings
@@ -19,6 +20,7 @@ from agentdiff.backends.course import Candidate, Course, Setup, select
 from agentdiff.backends.latency import Latencies
 from agentdiff.backends.policies import (
     STRENGTH,
+    Between,
     Capable,
     InOrder,
     Policy,
@@ -28,15 +30,21 @@ from agentdiff.backends.policies import (
 from agentdiff.errors import AgentDiffError, ConfigurationError, ProtocolError
 from agentdiff.generation import (
     Backend,
+    Budget,
     Capabilities,
     Commit,
     Decision,
     Event,
     Finish,
+    Infills,
     Question,
     Request,
+    Result,
 )
+from agentdiff.messages import user
 from agentdiff.telemetry.routing import routing
+
+_Answered = TypeVar("_Answered", Decision, Result)
 
 
 class Router:
@@ -165,30 +173,67 @@ class Router:
             BackendError: Nobody answered.
         """
         request = Request(messages=question.messages, kind="route", deadline_s=question.deadline_s)
-        with routing(self.name, "route", tuple(self._setup.names.values())) as span:
-            course = Course(self._setup, request, span)
-            while (backend := course.choose()) is not None:
-                asked = replace(question, deadline_s=course.left_s)
-                try:
-                    found = await course.timed(decisions.decide(backend, asked))
-                except AgentDiffError as error:
-                    course.failed(error)
-                    continue
-                except BaseException:
-                    course.left()
-                    raise
-                stats = course.stats(found.stats)
-                course.answered(found.usage)
-                span.finish(self._setup.names[id(backend)], attempts=course.attempts)
-                warnings = (*course.warnings, *found.warnings)
-                return replace(found, usage=course.spent, stats=stats, warnings=warnings)
-        raise AssertionError("choosing ends with an error")
+
+        async def ask(backend: Backend, left_s: float | None) -> Decision:
+            return await decisions.decide(backend, replace(question, deadline_s=left_s))
+
+        return await self._asked(request, self._setup, ask)
+
+    async def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        budget: Budget | None = None,
+        deadline_s: float | None = None,
+    ) -> Result:
+        """Write what belongs between two texts: see `Infills.infill`. Those that cannot are not asked.
+
+        Raises:
+            BackendError: Nobody answered.
+            ConfigurationError: No backend can.
+        """
+        messages = (user(prefix + suffix),)
+        request = Request(messages=messages, budget=budget, deadline_s=deadline_s)
+        setup = replace(self._setup, rules=(Between(), *self._setup.rules))
+
+        async def ask(backend: Backend, left_s: float | None) -> Result:
+            assert isinstance(backend, Infills), "the rule objects to others"
+            return await backend.infill(prefix, suffix, budget=budget, deadline_s=left_s)
+
+        return await self._asked(request, setup, ask)
 
     async def aclose(self) -> None:
         """Close all backends, whatever one of them raises. Calling it twice is safe."""
         async with AsyncExitStack() as stack:
             for backend in self.backends:
                 stack.push_async_callback(backend.aclose)
+
+    async def _asked(
+        self,
+        request: Request,
+        setup: Setup,
+        ask: Callable[[Backend, float | None], Awaitable[_Answered]],
+    ) -> _Answered:
+        """The answer to what is no stream, from one backend after the other."""
+        with routing(self.name, request.kind, tuple(setup.names.values())) as span:
+            course = Course(setup, request, span)
+            while (backend := course.choose()) is not None:
+                try:
+                    found = await course.timed(ask(backend, course.left_s))
+                except AgentDiffError as error:
+                    # Which model can do it shows when it is asked.
+                    course.failed(error, another_may=isinstance(error, ConfigurationError))
+                    continue
+                except BaseException:
+                    course.left()
+                    raise
+                stats = course.stats(found.stats)
+                course.answered(found.usage)
+                span.finish(setup.names[id(backend)], attempts=course.attempts)
+                warnings = (*course.warnings, *found.warnings)
+                return replace(found, usage=course.spent, stats=stats, warnings=warnings)
+        raise AssertionError("choosing ends with an error")
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Event]]:
