@@ -96,6 +96,8 @@ def test_a_server_that_does_what_its_profile_says_is_well(
     assert found["budget"]["verdict"] == "holds"
     expected = "decodes by it" if DIALECTS[name].decodes_by_schema else ""
     assert found["schema, there"]["found"].startswith(expected)
+    continues = DIALECTS[name].continues
+    assert found["cut reply"]["found"] == ("writes on" if continues else "writes something else")
 
 
 def test_a_server_that_ignores_a_schema_with_status_200_is_found_out(
@@ -123,6 +125,18 @@ def test_a_server_that_does_more_than_it_says_is_well(capsys: pytest.CaptureFixt
     code, found = examined(capsys, honest("vllm"), "--profile", "generic")
     assert code == 0
     assert found["schema, there"]["verdict"] == "more"
+
+
+def test_a_server_that_does_not_write_on_is_found_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def anew(request: Received) -> Reply:
+        if "continue_final_message" in request.body:
+            return said(request.body, "One two three four", "stop", 4)
+        return honest("sglang")(request)
+
+    code, found = examined(capsys, anew, "--profile", "sglang")
+    assert code == 1
+    assert differing(found) == {"cut reply"}
+    assert found["cut reply"]["found"] == "begins anew"
 
 
 def test_a_cap_that_is_ignored_and_tokens_that_are_not_counted_are_found_out(

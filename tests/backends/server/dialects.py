@@ -56,6 +56,7 @@ class Dialect:
     """Fields of its own in each answer."""
 
 
+_NUMBERS = "one two three four five six seven eight nine ten"
 _CONTINUE = {"continue_final_message"}
 _VLLM = {*_CONTINUE, "add_generation_prompt"}
 
@@ -330,7 +331,7 @@ def _rest(engine: Dialect, body: dict[str, Any], written: str) -> str:
         return VALID
     asked = next(m["content"] for m in reversed(body["messages"]) if m["role"] == "user")
     is_told = "JSON Schema" in json.dumps(body["messages"])
-    known = (VALID, _COMPACT) if is_told else (f"You said: {asked} ✓",)
+    known = (VALID, _COMPACT) if is_told else (f"You said: {asked} ✓", _NUMBERS)
     return next(text[len(written) :] for text in known if text.startswith(written))
 
 
