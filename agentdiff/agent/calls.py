@@ -11,9 +11,9 @@ import inspect
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import anyio
 from pydantic_core import to_jsonable_python
@@ -41,14 +41,14 @@ _SHOWN_CHARS = 200
 """Of what the model wrote in place of arguments, when it is told so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """The calls of one turn, as far as they are done."""
 
-    records: Mapping[int, CallRecord]
-    """By the place of the call; those that are done."""
+    records: list[CallRecord | None]
+    """In the order of the calls; None for those that are not done."""
     pending: tuple[ToolCall, ...]
-    """Calls that wait for a person. Calls behind a `sequential` one of them are not begun."""
+    """Calls that wait for a person. A `sequential` call behind one of them is not begun, nor is what is
+    behind a `sequential` one of them."""
 
 
 class Caller:
@@ -94,27 +94,27 @@ class Caller:
         Raises:
             Exception: What a tool raised, where the agent wants it to end the run.
         """
-        records: dict[int, CallRecord] = {}
-        waiting: set[int] = set()
+        records: list[CallRecord | None] = [None] * len(calls)
+        begun: set[int] = set()
 
         async def run(at: int) -> None:
-            record = await self.call(calls[at], place=place_of(number, at))
-            if record is None:
-                waiting.add(at)
-            else:
-                records[at] = record
+            begun.add(at)
+            records[at] = await self.call(calls[at], place=place_of(number, at))
+
+        def waiting() -> list[int]:
+            return [at for at in sorted(begun) if records[at] is None]
 
         for batch in _batches(calls, self._config.tools):
+            is_alone = _is_sequential(calls[batch[0]], self._config.tools)
+            if is_alone and waiting():
+                break
             if len(batch) == 1:
                 await run(batch[0])
             else:
                 await _all(run, batch)
-            if waiting and len(batch) == 1 and _is_sequential(calls[batch[0]], self._config.tools):
+            if is_alone and waiting():
                 break
-        return Turn(
-            records=records,
-            pending=tuple([calls[at] for at in sorted(waiting)]),
-        )
+        return Turn(records, tuple([calls[at] for at in waiting()]))
 
     async def call(self, call: ToolCall, *, place: str) -> CallRecord | None:
         """Run one call, unless an earlier life has: approval, validation, hooks, timeout, span.
@@ -353,18 +353,18 @@ def told(record: CallRecord) -> str:
     return json.dumps(record.result, ensure_ascii=False, separators=(",", ":"))
 
 
-def _batches(calls: Sequence[ToolCall], tools: Mapping[str, AnyTool]) -> Iterator[list[int]]:
-    batch: list[int] = []
+def _batches(calls: Sequence[ToolCall], tools: Mapping[str, AnyTool]) -> list[list[int]]:
+    """Places of calls that may run at once, batch after batch."""
+    batches: list[list[int]] = []
+    is_open = False
     for place, call in enumerate(calls):
-        if not _is_sequential(call, tools):
-            batch.append(place)
-            continue
-        if batch:
-            yield batch
-            batch = []
-        yield [place]
-    if batch:
-        yield batch
+        is_alone = _is_sequential(call, tools)
+        if is_open and not is_alone:
+            batches[-1].append(place)
+        else:
+            batches.append([place])
+        is_open = not is_alone
+    return batches
 
 
 def _is_sequential(call: ToolCall, tools: Mapping[str, AnyTool]) -> bool:

@@ -144,7 +144,7 @@ class Run(Generic[OutputT]):
         turn = await self._caller.turn(self.begin_turn(), calls)
         if turn.pending:
             self.pause(turn.pending)
-        records = tuple([turn.records[at] for at in range(len(calls))])
+        records = tuple([record for record in turn.records if record is not None])  # all of them
         told = answers(calls, records)
         self._repetition.note(calls, told)
         self.messages += [assistant(generation.result.text, tool_calls=calls), *told]

@@ -120,6 +120,24 @@ async def test_what_stands_behind_a_sequential_call_that_waits_is_not_begun() ->
     assert counted.ran == [1, 2]
 
 
+async def test_a_sequential_call_waits_for_a_call_before_it_that_waits() -> None:
+    counted = Counted()
+
+    @tool(sequential=True)
+    async def settle() -> str:
+        counted.ran.append(0)
+        return "settled"
+
+    turn = calls(("note", {"n": 1}), ("pay", {"amount": 5}), ("settle", {}), ("note", {"n": 2}))
+    tools = [counted.tool, pay, settle]
+    state = await paused(Agent(Double(turn), tools=tools))
+    assert ([call.id for call in state.pending], counted.ran) == (["c2"], [1])
+    after = Double(says("done"))
+    await Agent(after, tools=tools).resume(state, approvals={"c2": True})
+    assert after.told() == ["noted 1", "paid 5", "settled", "noted 2"]
+    assert counted.ran == [1, 0, 2]
+
+
 async def test_limits_count_what_was_spent_before_the_pause() -> None:
     state = await paused(Agent(Double(TURN), tools=[Counted().tool, pay]))
     agent = Agent(Double(), tools=[Counted().tool, pay])

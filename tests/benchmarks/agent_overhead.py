@@ -8,7 +8,9 @@ milliseconds more than ratios.
     python tests/benchmarks/agent_overhead.py [--rounds 5] [--peers [--envs DIR]]
 
 `--peers` makes an environment for each peer in a temporary folder (or in `--envs DIR`, where they
-are kept) and runs it against the same server.
+are kept) and runs it against the same server. All do the same work: the same prompt, tool and number
+of calls, one agent and one client for all runs. Ours writes spans (OpenTelemetry SDK, batches to
+nowhere); of the peers, what traces by default is switched off.
 """
 
 # The peers live in environments of their own:
@@ -206,7 +208,6 @@ async def pydantic_ai(url: str) -> Run:
 
 
 async def openai_agents(url: str) -> Run:
-    os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
     from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
     from openai import AsyncOpenAI
 
@@ -250,9 +251,9 @@ async def smolagents(url: str) -> Run:
         return str(2 * key)
 
     function = tool(lookup)
+    model = OpenAIServerModel("m", api_base=url, api_key="none")
 
-    async def run() -> object:
-        model = OpenAIServerModel("m", api_base=url, api_key="none")
+    async def run() -> object:  # an agent remembers its run, so each has its own
         agent = ToolCallingAgent(
             tools=[function], model=model, verbosity_level=0, max_steps=2 * STEPS
         )
@@ -276,6 +277,10 @@ PEERS = {
     "langchain": ["langchain", "langchain-openai"],
     "smolagents": ["smolagents[openai]"],
 }
+
+
+QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false"}
+"""Nothing is sent to anybody, and nobody's spans but ours are measured."""
 
 
 async def measure(name: str, url: str, *, runs: int, together: int) -> dict[str, float]:
@@ -330,7 +335,7 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int, together: int)
                     # -P: the folder of this file is no place to import from.
                     command = [python, "-P", __file__, "--measure", name, url, "--runs", str(runs)]
                     command += ["--together", str(together)]
-                    env = os.environ | {"PYTHONPATH": str(ROOT)}
+                    env = os.environ | QUIET | {"PYTHONPATH": str(ROOT)}
                     done = subprocess.run(
                         command, env=env, capture_output=True, text=True, check=False
                     )
@@ -355,9 +360,30 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int, together: int)
         print("| " + " | ".join(cells) + " |")
     print(
         f"{rounds} rounds, {runs} runs each, {together} at once, {STEPS} steps a run, "
-        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+        f"Python {platform.python_version()}, {os.cpu_count()} x {processor()}, "
+        f"load {os.getloadavg()[0]:.1f}"
     )
+    for name, python in pythons.items():
+        if name in PEERS:
+            print(f"{name}: {versions(python, PEERS[name])}")
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions(python: str, packages: list[str]) -> str:
+    """Names and versions of packages in another environment."""
+    wanted = [package.partition("[")[0] for package in packages]
+    code = "import sys, importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
+    done = subprocess.run([python, "-c", code, *wanted], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def main() -> None:
