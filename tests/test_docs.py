@@ -14,7 +14,7 @@ pytest.importorskip("pytest_examples")
 from pytest_examples import CodeExample, EvalExample, find_examples
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"local": "transformers", "otel": "opentelemetry.exporter"}
+EXTRAS = {"local": "transformers", "mcp": "mcp", "otel": "opentelemetry.exporter"}
 """The package by whose presence an extra is recognised."""
 
 EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "docs"))
