@@ -15,7 +15,7 @@ from agentdiff.engine.params import DecodeOutput, DecodeParams, DecodeStats
 from agentdiff.engine.prefix_cache import PrefixStats
 from agentdiff.engine.presets import Effort, Preset, preset
 from agentdiff.engine.renoise import Renoise
-from agentdiff.engine.revise import Edit, Revision, Revoke
+from agentdiff.engine.revise import Edit, InsertDelete, Revision, Revoke
 from agentdiff.engine.speculate import LookAhead, SelfVerify, Speculation
 from agentdiff.engine.unmask import (
     EarlyCommit,
@@ -41,6 +41,7 @@ __all__ = [
     "Factor",
     "Family",
     "FamilyTraits",
+    "InsertDelete",
     "LookAhead",
     "PrefixStats",
     "Preset",

@@ -19,6 +19,7 @@ from agentdiff.engine.outcome import Update, failure, finish, forced_end
 from agentdiff.engine.regimes.bidirectional import Bidirectional
 from agentdiff.engine.regimes.block_causal import BlockCausal
 from agentdiff.engine.regimes.canvas import CanvasRegime
+from agentdiff.engine.revise import InsertDelete
 from agentdiff.engine.sequence import Sequence
 from agentdiff.engine.speculate import SelfVerify
 from agentdiff.errors import ConfigurationError
@@ -159,6 +160,13 @@ class Engine:
             raise ConfigurationError(
                 f"`SelfVerify` needs `temperature` 0 under a grammar, got {params.temperature!r}"
             )
+        edit_ids = None
+        if traits.delete_id is not None and traits.insert_id is not None:
+            edit_ids = traits.delete_id, traits.insert_id
+        if isinstance(params.revision, InsertDelete) and edit_ids is None:
+            raise ConfigurationError(
+                f"`InsertDelete` needs a model that names ids for it, {traits.name} has none; use `Edit`"
+            )
         self._regime.check(prompt, params)
         number = next(self._ids)
         self._waiting[number] = Sequence(
@@ -168,6 +176,7 @@ class Engine:
             policy=params.policy or traits.policy,
             eos_ids=frozenset(traits.eos_ids if params.eos_ids is None else params.eos_ids),
             matcher=matcher,
+            edit_ids=edit_ids,
         )
         return number
 

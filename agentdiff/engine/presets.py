@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from agentdiff.engine.families.base import FamilyTraits
 from agentdiff.engine.renoise import Renoise
-from agentdiff.engine.revise import Edit, Revision
+from agentdiff.engine.revise import Edit, InsertDelete, Revision
 from agentdiff.engine.unmask import Threshold, UnmaskPolicy
 
 Effort = Literal["speed", "balanced", "quality"]
@@ -17,7 +17,8 @@ _EDITING = {
     "balanced": (Threshold(0.7), Edit(threshold=0.5)),
     "quality": (Threshold(0.95), Edit(threshold=0.9)),
 }
-"""LLaDA2.1: its speed mode, its quality mode, and the defaults of its code."""
+"""LLaDA2.1: its speed mode, its quality mode, and the defaults of its code. The first is also what SGLang decodes
+LLaDA2.2 by; what its authors would call quality is not published."""
 _CANVAS = {
     "speed": Renoise(steps=24, bound=0.2),
     "balanced": Renoise(),
@@ -37,5 +38,8 @@ def preset(traits: FamilyTraits, effort: Effort) -> Preset:
     if traits.attention == "canvas":
         return Preset(_CANVAS[effort], None)
     if traits.edits:
-        return Preset(*_EDITING[effort])
+        policy, edit = _EDITING[effort]
+        if traits.delete_id is not None:
+            return Preset(policy, InsertDelete(threshold=edit.threshold))
+        return Preset(policy, edit)
     return Preset(Threshold(_THRESHOLDS[effort]), None)

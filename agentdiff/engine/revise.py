@@ -28,6 +28,25 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InsertDelete(Edit):
+    """Edit, and let positions of the block come and go (LLaDA2.2's Levenshtein editing).
+
+    For models that were trained to predict two more tokens. Where one deletes, its position goes and what follows
+    moves up; where the other inserts, a mask comes before what stands there and what follows moves down. The block
+    keeps its length: masks fill it up at the end, and what is pushed over its end is lost.
+
+    The rule is that of the serving engine SGLang (its joint threshold with insertion and deletion): while masks of the
+    block's own are left, a step commits one more than there are masks that edits brought in, or all that the policy
+    chooses if they are more; after them all masks at once. Steps without a mask of the block's own count against
+    `post_steps`, the last of which writes plain tokens only; a state that comes back is left by another token where the
+    model is least sure. One thing differs: as everywhere in this engine the mask is never predicted. Under a grammar
+    tokens are replaced and none is inserted or deleted.
+    """
+
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
     """Mask a token again when the rest of the block no longer supports it (WINO).
 

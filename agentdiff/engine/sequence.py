@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from agentdiff.engine.unmask import UnmaskPolicy
 
 if TYPE_CHECKING:
     from agentdiff.constraint import Matcher
+    from agentdiff.engine.insert_delete import History
     from agentdiff.engine.sampling import Answer
 
 MASKED = -1
@@ -48,6 +49,8 @@ class Sequence:
     policy: UnmaskPolicy | Renoise
     eos_ids: frozenset[int]
     matcher: Matcher | None
+    edit_ids: tuple[int, int] | None = None
+    """What the model predicts to delete a position and to insert one; None where it cannot."""
     started: float = field(default_factory=time.perf_counter)
     rng: np.random.Generator = field(init=False)
     row: int = -1
@@ -76,6 +79,8 @@ class Sequence:
     """What the last pass said of the active block, where states are guessed from it."""
     post_steps: int = 0
     """Steps since the active block was full."""
+    history: History | None = None
+    """Where positions come and go: what has become of the active block."""
     since_refresh: int = 0
     """Bidirectional models: steps since keys and values were computed."""
     streamed: int = 0
@@ -130,7 +135,7 @@ class Sequence:
         self.tail = tail
         self.opened = length
         self.is_settled = self.is_stored = False
-        self.scores = None
+        self.scores = self.history = None
         self.step = self.post_steps = 0
         self.blocks += 1
 
@@ -143,6 +148,7 @@ class Sequence:
         other = copy(self)
         other.block = self.block.copy()
         other.matcher = self.matcher and self.matcher.copy()
+        other.history = deepcopy(self.history)
         return other
 
     def leading(self) -> list[int]:

@@ -182,7 +182,7 @@ FAMILIES: tuple[FamilySpec, ...] = (
         mask_id=156895,
         eos_ids=(156892,),
         edits=True,
-        policy=Threshold(0.95, quota=Quota()),
+        policy=Threshold(0.5),
     ),
     FamilySpec(
         name="llada2",

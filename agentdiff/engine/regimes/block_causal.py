@@ -24,7 +24,7 @@ from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.advance import advance, check_speculation, states
 from agentdiff.engine.regimes.passes import Row, alike, collate
 from agentdiff.engine.renoise import Renoise
-from agentdiff.engine.revise import Revoke
+from agentdiff.engine.revise import InsertDelete, Revoke
 from agentdiff.engine.sampling import Question
 from agentdiff.engine.sequence import MASKED, Draft, Sequence
 from agentdiff.engine.speculate import SelfVerify
@@ -71,6 +71,10 @@ class BlockCausal:
         if params.block_len is not None and params.block_len > length:
             raise ConfigurationError(
                 f"`block_len` is {params.block_len}, but {name} has blocks of {length}"
+            )
+        if isinstance(params.revision, InsertDelete) and params.block_len not in (None, length):
+            raise ConfigurationError(
+                f"`block_len` is {params.block_len}, but `InsertDelete` moves tokens in blocks of {length}"
             )
         if isinstance(params.revision, Revoke) and self.traits.shift != "none":
             raise ConfigurationError(f"`Revoke` needs a model without a shift, {name} has one")
