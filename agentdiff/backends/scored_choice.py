@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentdiff.backends.decisions import LABELS
-from agentdiff.constraint import Grammar, Matcher, Proposal, compile_choice
+from agentdiff.constraint import Grammar, Matcher, Proposal, StepScores, compile_choice
 from agentdiff.messages import Message, user
 
 if TYPE_CHECKING:
@@ -60,13 +60,16 @@ class ListeningMatcher(Matcher):
 
     def propose(
         self,
-        log_probs: Any,
+        scores: Any,
         pinned: Mapping[int, int],
         *,
         temperature: float = 0.0,
+        top_p: float = 1.0,
         rng: Any = None,
     ) -> Proposal:
         """See `Matcher.propose`."""
         if 0 not in pinned:
-            self.heard = {token: float(log_probs[0, token]) for token in self._listened}
-        return super().propose(log_probs, pinned, temperature=temperature, rng=rng)
+            rows = scores if isinstance(scores, StepScores) else StepScores.whole(scores)
+            heard = rows.at(0, self._listened).tolist()
+            self.heard = dict(zip(self._listened, heard, strict=True))
+        return super().propose(scores, pinned, temperature=temperature, top_p=top_p, rng=rng)

@@ -19,10 +19,10 @@ from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
-    Bits,
     FloatArray,
-    Rows,
     Scratch,
+    Table,
+    add_groups,
     compiled,
     find_lines,
     ids_of,
@@ -81,13 +81,13 @@ def _nth_largest(values: FloatArray, n: int) -> float:
 
 @compiled
 def explore(
-    rows: Rows,
-    bits: Bits,
+    table: Table,
     mask: int,
     cool: float,
     pins: IntArray,
     graph: Graph,
     sets: SetArrays,
+    terms: SetArrays,
     old_path: IntArray,
     budget: int,
     width: int,
@@ -100,14 +100,15 @@ def explore(
 ) -> tuple[int, int, int, int]:
     """Explore forward from position `begin` on, as `Lattice` does.
 
-    rows: [L, V], bits: the same as integers, mask: the largest of their type · pins: [L], -1 where
-    open · old_path: states of the last witness. Begins with the nodes of `begin` in place.
+    mask: the largest integer of the scores' width · pins: [L], -1 where open · sets: by token, terms:
+    by what `table` has scores of · old_path: states of the last witness. Begins with the nodes of
+    `begin` in place.
 
     Returns:
         (status, position, first position where something plausible was left out or L, how many
         states were written to `unknown`). After UNKNOWN, call again from `position`.
     """
-    length = len(rows)
+    length = len(pins)
     first = scratch.first
     for i in range(begin, length):
         low, high = first[i], first[i + 1]
@@ -133,9 +134,9 @@ def explore(
             for n in range(low, high):
                 q = nodes.state[n]
                 for e in range(graph.first[q], graph.last[q]):
-                    if sets.inverted[graph.set[e]] and not has_lines:
+                    if terms.inverted[graph.set[e]] and not has_lines:
                         has_lines = True
-                        find_lines(bits[i], mask, scratch.lines)
+                        find_lines(table.bits[table.row_of[i]], mask, scratch.lines)
         way_at = np.empty(room)
         way_to = np.empty(room, np.int32)
         state = np.empty(room, np.int32)
@@ -150,17 +151,22 @@ def explore(
                 k: Any = np.uint32(graph.set[e])  # without a sign there is no test for one
                 if stamp[k] == 0:
                     stamp[k] = 1
-                    ids = ids_of(sets, k)
                     if pin >= 0:
-                        holds = is_written(ids, pin) != sets.inverted[k]
+                        holds = is_written(ids_of(sets, k), pin) != sets.inverted[k]
                         scratch.total[i, k] = 0.0 if holds else NEVER
                         scratch.best[i, k] = scratch.total[i, k]
                         scratch.plain[i, k] = scratch.total[i, k]
                         scratch.token[i, k] = pin
                     else:
-                        if not weigh(
-                            rows[i], bits[i], mask, ids, bool(sets.inverted[k]), cool, scratch, i, k
-                        ):
+                        r = table.row_of[i]
+                        ids, is_inverted = ids_of(terms, k), bool(terms.inverted[k])
+                        is_known = weigh(
+                            table.rows[r], table.bits[r], table.names, mask, ids, is_inverted, cool,
+                            scratch, i, k,
+                        )  # fmt: skip
+                        if terms.grouped[k]:
+                            is_known &= add_groups(table, mask, terms, cool, scratch, i, k)
+                        if not is_known:
                             return NOT_A_NUMBER, i, first_loss, 0
                 weight = total[k]
                 if weight <= NEVER:

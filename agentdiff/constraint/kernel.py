@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import END, literal
+from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.explore import NOT_A_NUMBER, OK, UNKNOWN, Nodes, explore
 from agentdiff.constraint.lattice import IMPOSSIBLE, MARGIN, NEVER, WIDTHS, Fill, Infeasible
 from agentdiff.constraint.passes import judge, look_ahead, look_back, walk
 from agentdiff.constraint.scores import LINE
-from agentdiff.constraint.sums import Bits, FloatArray, Rows, Scratch
+from agentdiff.constraint.step_scores import StepScores, Sums
+from agentdiff.constraint.sums import Bits, Rows, Scratch, Table
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
@@ -38,32 +39,28 @@ class Kernel:
     def solve(
         self,
         start: int,
-        log_probs: NDArray[np.floating],
+        scores: StepScores,
         pins: Mapping[int, int],
         *,
+        begin: int,
         budget: int,
         old_path: Sequence[int],
-        temperature: float,
-        draws: FloatArray | None,
+        draw: Draw | None,
     ) -> Fill:
         """See `step.Solver.solve`."""
-        dtype = np.float32 if log_probs.dtype.itemsize <= 4 else np.float64
-        rows = np.ascontiguousarray(log_probs, dtype)
-        pinned = np.full(len(rows), -1, np.int64)
+        dtype = np.float32 if scores.rows.dtype.itemsize <= 4 else np.float64
+        pinned = np.full(scores.length - begin, -1, np.int64)
         for i, token in pins.items():
             pinned[i] = token
-        step = _Step(
-            self._tokens,
-            rows,
-            pinned,
-            1.0 if draws is None else 1.0 / temperature,
-            np.zeros((0, 2)) if draws is None else draws,
-        )
+        step = _Step(self._tokens, scores, begin, dtype, pinned, draw)
         spare = self._spare.setdefault(dtype, [])
         try:
             step.scratch, step.nodes = spare.pop()
         except IndexError:
-            step.scratch, step.nodes = _scratch(0, 0, 0, rows[:0]), _nodes(4096)
+            step.scratch, step.nodes = (
+                _scratch(0, 0, 0, len(self._tokens.vocabulary), dtype),
+                _nodes(4096),
+            )
         path = np.array(old_path, np.int64)
         for width in WIDTHS:
             margin = MARGIN if width == WIDTHS[0] else -NEVER
@@ -81,15 +78,15 @@ class Kernel:
 def prepare(*, is_double: bool) -> None:
     """Compile everything for scores of a width: seconds, but from the second time on from disk."""
     tokens = TokenAutomaton(literal(b"a", END), Vocabulary([b"a", None], [1]))
-    for draws in (None, np.zeros((2, 2))):
+    for draw in (None, Draw(0.5, 0.5, np.zeros((2, 2)))):
         Kernel(tokens).solve(
             tokens.start,
-            np.zeros((2, 2), np.float64 if is_double else np.float32),
+            StepScores.whole(np.zeros((2, 2), np.float64 if is_double else np.float32)),
             {},
+            begin=0,
             budget=1,
             old_path=[],
-            temperature=0.5,
-            draws=draws,
+            draw=draw,
         )
 
 
@@ -102,15 +99,42 @@ class _Step:
     def __init__(
         self,
         tokens: TokenAutomaton,
-        rows: Rows,
+        scores: StepScores,
+        begin: int,
+        dtype: Any,
         pins: IntArray,
-        cool: float,
-        draws: FloatArray,
+        draw: Draw | None,
     ) -> None:
-        self._tokens, self._rows, self._pins = tokens, rows, pins
-        self._cool, self._draws = cool, draws
-        self._bits: Bits = rows.view(np.int32 if rows.dtype.itemsize == 4 else np.int64)
-        self._mask = int(np.iinfo(self._bits.dtype).max)
+        self._tokens, self._scores, self._pins, self._draw = tokens, scores, pins, draw
+        self._dtype = dtype
+        self._row_of = scores.row_of()[begin:]
+        self._mask = int(np.iinfo(f"i{np.dtype(dtype).itemsize}").max)
+        self._cool = 1.0 if draw is None else 1.0 / draw.temperature
+        self._table = self._make_table()
+
+    def _make_table(self) -> Table:
+        scores, parts, sums = self._scores, self._scores.parts, self._scores.sums
+        rows: Rows = np.ascontiguousarray(scores.rows, self._dtype)
+        bits: Bits = rows.view(f"i{rows.itemsize}")
+        if parts is None or sums is None:
+            none, nobody = np.zeros((len(rows), 0)), np.zeros((len(rows), 0), np.int32)
+            names, sums = nobody[0], Sums(none, none, nobody, none, nobody, none)
+        else:
+            names = parts.columns.astype(np.int32)
+        return Table(rows, bits, self._row_of, names, *sums)
+
+    def _take_arrays(self) -> None:
+        """Take what is known of the grammar by now, and scores of all of it."""
+        self._graph, self._sets = self._tokens.arrays()
+        self._terms = self._sets
+        if self._scores.parts is not None:
+            part_sets = self._tokens.part_sets
+            parts, self._terms = part_sets.parts(), part_sets.arrays()
+            if parts.size != self._scores.parts.size:
+                assert self._scores.renew is not None
+                self._scores = self._scores.renew(parts)
+                self._table = self._make_table()
+        self._fit(len(self._pins))
 
     def solve(self, start: int, old_path: IntArray, budget: int, width: int, margin: float) -> Fill:
         """A fill, exploring that much.
@@ -121,26 +145,26 @@ class _Step:
         """
         length = self._explore(start, old_path, budget, width, margin)
         graph, sets, scratch, nodes = self._graph, self._sets, self.scratch, self.nodes
-        rows, mask = self._rows, self._mask
+        table, terms, mask = self._table, self._terms, self._mask
         pins, cool = self._pins, self._cool
-        tokens = np.empty(len(rows), np.int64)
-        path = np.empty(len(rows) + 1, np.int64)
-        confidence = np.ones(len(rows))
-        forced = np.ones(len(rows), np.bool_)
-        is_sample = bool(len(self._draws))
-        whole = look_back(scratch.total, graph, length, scratch, nodes, not is_sample)
+        tokens = np.empty(len(pins), np.int64)
+        path = np.empty(len(pins) + 1, np.int64)
+        confidence = np.ones(len(pins))
+        forced = np.ones(len(pins), np.bool_)
+        draw = self._draw or Draw(1.0, 1.0, np.zeros((0, 2)))
+        whole = look_back(scratch.total, graph, length, scratch, nodes, self._draw is None)
         if whole < IMPOSSIBLE:
             raise Infeasible(None)
         walk(
-            rows, mask, cool, pins, graph, sets, length, self._draws, scratch, nodes, tokens,
-            path,
+            table, mask, cool, pins, graph, terms, length, draw.top_p, draw.numbers, scratch, nodes,
+            tokens, path,
         )  # fmt: skip
         if cool != 1.0:
             look_ahead(scratch.plain, graph, length, scratch, nodes)
             whole = look_back(scratch.plain, graph, length, scratch, nodes, False)
         judge(
-            rows, mask, pins, graph, sets, length, whole, self._first_loss, scratch, nodes,
-            tokens, confidence, forced,
+            table, mask, pins, graph, sets, terms, length, whole, self._first_loss, scratch,
+            nodes, tokens, confidence, forced,
         )  # fmt: skip
         return Fill(tokens=tokens, confidence=confidence, forced=forced, path=path.tolist())
 
@@ -148,9 +172,8 @@ class _Step:
         self, start: int, old_path: IntArray, budget: int, width: int, margin: float
     ) -> int:
         """Explore forward; how many positions are not surely behind the end."""
-        length = len(self._rows)
-        self._graph, self._sets = self._tokens.arrays()
-        self._fit(length)
+        length = len(self._pins)
+        self._take_arrays()
         self.scratch.stamp[:length] = 0
         self.scratch.first[:2] = 0, 1
         self.nodes.state[0], self.nodes.forward[0] = start, 0.0
@@ -159,8 +182,8 @@ class _Step:
         at = 0
         while True:
             status, at, self._first_loss, missing = explore(
-                self._rows, self._bits, self._mask, self._cool, self._pins, self._graph, self._sets,
-                old_path, budget, width, margin, at, self._first_loss, self.scratch, self.nodes,
+                self._table, self._mask, self._cool, self._pins, self._graph, self._sets,
+                self._terms, old_path, budget, width, margin, at, self._first_loss, self.scratch, self.nodes,
                 unknown,
             )  # fmt: skip
             if status == OK:
@@ -175,8 +198,7 @@ class _Step:
                 old, self.nodes = self.nodes, _nodes(2 * len(self.nodes.state))
                 for ours, theirs in zip(self.nodes, old, strict=True):
                     ours[: len(theirs)] = theirs
-            self._graph, self._sets = self._tokens.arrays()
-            self._fit(length)
+            self._take_arrays()
         eos_ids = self._tokens.vocabulary.eos_ids
         for i in range(at, length):
             if self._pins[i] >= 0 and int(self._pins[i]) not in eos_ids:
@@ -189,22 +211,28 @@ class _Step:
         states, sets = len(self._graph.cost), len(self._sets.start)
         rows, columns = old.stamp.shape
         if states > len(old.slot) or sets > columns or length > rows:
-            new = _scratch(max(length, rows), max(2 * sets, columns), 2 * states, self._rows)
+            new = _scratch(
+                max(length, rows),
+                max(2 * sets, columns),
+                2 * states,
+                len(self._tokens.vocabulary),
+                self._dtype,
+            )
             new.first[: len(old.first)] = old.first
             for ours, theirs in zip(new[:5], old[:5], strict=True):
                 ours[:rows, :columns] = theirs
             self.scratch = new
 
 
-def _scratch(length: int, sets: int, states: int, rows: Rows) -> Scratch:
-    width = rows.shape[1]
-    gathered = np.empty(width + 1, rows.dtype)
+def _scratch(length: int, sets: int, states: int, width: int, dtype: Any) -> Scratch:
+    gathered = np.empty(width + 1, dtype)
     return Scratch(
         stamp=np.zeros((length, sets), np.int32),
         total=np.empty((length, sets)),
         best=np.empty((length, sets)),
         token=np.empty((length, sets), np.int32),
         plain=np.empty((length, sets)),
+        score=np.zeros(length),
         first=np.zeros(length + 2, np.int64),
         slot=np.full(states, -1, np.int32),
         lines=np.empty(-(-width // LINE), np.int64),

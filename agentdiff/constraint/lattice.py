@@ -18,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DONE
+from agentdiff.constraint.draws import CUTS, Draw, draw_of, draw_of_nucleus
 from agentdiff.constraint.layers import BoolArray, Layer, Layers
-from agentdiff.constraint.scores import FloatArray, Scores
+from agentdiff.constraint.scores import Scores, scores_of
+from agentdiff.constraint.step_scores import FloatArray, StepScores
 from agentdiff.constraint.tokens import EOS_SET, TokenAutomaton
 from agentdiff.constraint.vocabulary import IntArray
 
@@ -203,7 +204,7 @@ class Lattice:
         tokens, path, ends = self._walk(behind, None)
         return self._judge(tokens, path, ends, behind, total, self._forward, self._scores)
 
-    def sample(self, scores: Scores, draws: FloatArray) -> Fill:
+    def sample(self, scores: Scores, draw: Draw) -> Fill:
         """Return a sample of the posterior of the (tempered) scores it was explored with.
 
         The confidence is that of the untempered `scores`.
@@ -213,7 +214,7 @@ class Lattice:
         """
         behind, total = self._backward(self._weights, 1)
         self._check(total)
-        tokens, path, ends = self._walk(behind, draws)
+        tokens, path, ends = self._walk(behind, draw)
         weights = [self._weigh(i, layer, scores) for i, layer in enumerate(self._layers)]
         forward: list[FloatArray] = []
         at = np.zeros(1)
@@ -231,22 +232,29 @@ class Lattice:
             raise Infeasible(None)
 
     def _walk(
-        self, behind: Sequence[FloatArray], draws: FloatArray | None
+        self, behind: Sequence[FloatArray], draw: Draw | None
     ) -> tuple[IntArray, list[int], list[int]]:
-        """Left to right: (tokens, states, per layer the source taken); a sample by `draws`."""
+        """Left to right: (tokens, states, per layer the source taken); a sample where one is asked."""
         tokens = np.full(self._length, self._tokens.vocabulary.eos_ids[0], np.int64)
         path, taken = [self._start], [0]
+        row = -1 if draw is None else 0
         for i, layer in enumerate(self._layers):
             source, kept = taken[-1], self._kept[i]
-            low = layer.s_start[source]
-            high = (
-                layer.s_start[source + 1] if source + 1 < len(layer.s_start) else len(layer.s_set)
-            )
-            ways = self._weights[i][-1 if draws is None else 0, layer.s_set[low:high]]
-            ways = ways + behind[i][-1 if draws is None else 0, layer.s_target[low:high]]
-            edge = low + (int(ways.argmax()) if draws is None else _draw(ways, draws[i, 0]))
+            low = int(layer.s_start[source])
+            is_last = source + 1 == len(layer.s_start)
+            high = len(layer.s_set) if is_last else int(layer.s_start[source + 1])
+            edges = np.arange(low, high)
+            ahead = behind[i][row, layer.s_target[edges]]
+            ways = self._weights[i][row, layer.s_set[edges]] + ahead
+            if draw is None:
+                edge = low + int(ways.argmax())
+                tokens[i] = self._likeliest(i, layer, edge)
+            elif draw.top_p < 1 and i not in self._pins:
+                edge, tokens[i] = self._draw_of_nucleus(i, layer, edges, ahead, ways, draw)
+            else:
+                edge = low + draw_of(ways, draw.numbers[i, 0])
+                tokens[i] = self._drawn(i, layer, edge, draw.numbers[i, 1])
             target = int(layer.s_target[edge])
-            tokens[i] = self._token(i, int(layer.set_ids[layer.s_set[edge]]), draws)
             path.append(int(layer.targets[target]))
             taken.append(target if kept is None else int(kept.searchsorted(target)))
         for i in range(len(self._layers), self._length):
@@ -254,14 +262,44 @@ class Lattice:
             path.append(DONE)
         return tokens, path, taken
 
-    def _token(self, i: int, number: int, draws: FloatArray | None) -> int:
-        """The token of an edge's set: the pinned one, the likeliest, or a sample."""
+    def _likeliest(self, i: int, layer: Layer, edge: int) -> int:
+        """The likeliest token of an edge; the pinned one where there is one."""
+        pin = self._pins.get(i)
+        return self._scores.best_in(i, layer.set_of(edge)) if pin is None else pin
+
+    def _drawn(self, i: int, layer: Layer, edge: int, number: float) -> int:
+        """A token drawn from an edge's set; the pinned one where there is one."""
         if i in self._pins:
             return self._pins[i]
-        if draws is None:
-            return self._scores.best_in(i, number)
-        ids = self._tokens.sets.members(number)
-        return int(ids[_draw(self._scores.at(i, ids), draws[i, 1])])
+        return self._scores.draw_in(i, layer.set_of(edge), number)
+
+    def _draw_of_nucleus(
+        self,
+        i: int,
+        layer: Layer,
+        edges: IntArray,
+        ahead: FloatArray,
+        ways: FloatArray,
+        draw: Draw,
+    ) -> tuple[int, int]:
+        """(edge, token) drawn from the likeliest tokens of all edges of a state.
+
+        ahead, ways: [edges] the sums behind each edge, and those with its set's.
+        """
+        whole = float(np.logaddexp.reduce(ways))
+        edge_of, ids, shares = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        for cut in CUTS:
+            found = [
+                self._scores.not_below(i, layer.set_of(edge), whole + cut - behind)
+                for edge, behind in zip(edges.tolist(), ahead.tolist(), strict=True)
+            ]
+            counts = [len(part) for part in found]
+            ids, edge_of = np.concatenate(found), np.repeat(edges, counts)
+            shares = np.exp(self._scores.at(i, ids) + np.repeat(ahead, counts) - whole)
+            if float(shares.sum()) >= draw.top_p:
+                break
+        k = draw_of_nucleus(shares, draw.top_p, draw.numbers[i, 1])
+        return int(edge_of[k]), int(ids[k])
 
     def _judge(
         self,
@@ -321,32 +359,31 @@ class Lattices:
     def solve(
         self,
         start: int,
-        log_probs: NDArray[np.floating],
+        scores: StepScores,
         pins: Mapping[int, int],
         *,
+        begin: int,
         budget: int,
         old_path: Sequence[int],
-        temperature: float,
-        draws: FloatArray | None,
+        draw: Draw | None,
     ) -> Fill:
         """See `step.Solver.solve`."""
-        sets = self._layers.tokens.sets
-        plain = Scores(log_probs, 1.0, sets)
-        scores = plain if draws is None else Scores(log_probs, temperature, sets)
+        temperatures = (1.0,) if draw is None else (1.0, draw.temperature)
+        found = scores_of(scores, begin, temperatures, self._layers.tokens)
         for width in WIDTHS:
             try:
                 lattice = Lattice(
                     self._layers,
                     start,
                     budget=budget,
-                    scores=scores,
-                    length=len(log_probs),
+                    scores=found[-1],
+                    length=scores.length - begin,
                     pins=pins,
                     old_path=old_path,
                     width=width,
                     margin=MARGIN if width == WIDTHS[0] else -NEVER,
                 )
-                return lattice.solve() if draws is None else lattice.sample(plain, draws)
+                return lattice.solve() if draw is None else lattice.sample(found[0], draw)
             except Infeasible:
                 if width == WIDTHS[-1]:
                     raise
@@ -358,9 +395,3 @@ def _log_sums(ways: FloatArray, starts: IntArray, segment: IntArray) -> FloatArr
     highest = np.maximum.reduceat(ways, starts)
     sums = np.add.reduceat(np.exp(ways - highest[segment]), starts)
     return np.maximum(highest + np.log(sums), 2 * NEVER)
-
-
-def _draw(scores: FloatArray, draw: float) -> int:
-    """Draw an index with probability proportional to exp(score)."""
-    sums: FloatArray = np.cumsum(np.exp(scores - scores.max()))
-    return min(int(sums.searchsorted(draw * float(sums[-1]), side="right")), len(scores) - 1)

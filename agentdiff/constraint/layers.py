@@ -64,13 +64,27 @@ class Layer:
         self.t_set: IntArray = s_set[by_target]
         self.t_target: IntArray = s_target[by_target]
         self.t_start: IntArray = np.flatnonzero(np.diff(self.t_target, prepend=-1))
-        self._sets = tokens.sets
+        self._sets, self._part_sets = tokens.sets, tokens.part_sets
+        self._terms: tuple[NDArray[np.int32], IntArray] | None = None
         self._holds: dict[int, BoolArray] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes held, about."""
         return 4 * len(self.ids) + 48 * len(self.s_set) + 40 * len(self.targets)
+
+    def terms(self) -> tuple[NDArray[np.int32], IntArray]:
+        """Return (symbols of all sets, one after another, and where those of each begin)."""
+        if self._terms is None:
+            self._part_sets.parts()
+            found = [self._part_sets.symbols(k) for k in self.set_ids.tolist()]
+            counts = np.array([len(symbols) for symbols in found])
+            self._terms = np.concatenate(found), np.cumsum(counts) - counts
+        return self._terms
+
+    def set_of(self, edge: int) -> int:
+        """Return the number of an edge's set."""
+        return int(self.set_ids[self.s_set[edge]])
 
     def holds(self, token: int) -> BoolArray:
         """Return which of the layer's sets hold a token: [K]."""

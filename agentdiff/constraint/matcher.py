@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
+from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.lattice import Infeasible
+from agentdiff.constraint.parts import Parts
 from agentdiff.constraint.schema import OneOf, Style, compile_to_nodes
 from agentdiff.constraint.step import Solver, StepSolver
+from agentdiff.constraint.step_scores import StepScores
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import Vocabulary
 from agentdiff.errors import BudgetTooSmall, SchemaError
@@ -161,12 +164,19 @@ class Matcher:
         other._path = self._path
         return other
 
+    @property
+    def parts(self) -> Parts:
+        """What the grammar asks of a row of scores, as far as is known: see `StepScores`."""
+        self._tokens.edges(self._state)  # what may come next is known, at least
+        return self._tokens.part_sets.parts()
+
     def propose(
         self,
-        log_probs: NDArray[np.floating],
+        scores: NDArray[np.floating] | StepScores,
         pinned: Mapping[int, int],
         *,
         temperature: float = 0.0,
+        top_p: float = 1.0,
         rng: np.random.Generator | None = None,
     ) -> Proposal:
         """Fill the block: the likeliest valid fill, or a sample of the valid ones.
@@ -174,19 +184,30 @@ class Matcher:
         Keeps the state before the block; remembers the fill as the new witness.
 
         Args:
-            log_probs: [L, V] log-probabilities of the model, normalised per row. -inf is taken as
-                very unlikely.
+            scores: [L, V] log-probabilities of the model, normalised per row. -inf is taken as very
+                unlikely. Or `StepScores`, which may leave out what nobody asks for.
             pinned: Position → token that stands there. Always feasible if a subset of the last
                 proposal's tokens.
             temperature: 0 for the likeliest fill; else the fill is a joint sample of the valid ones
-                under log_probs / temperature. The confidence is always that of `log_probs`
-                themselves.
+                under scores / temperature. The confidence is always that of the scores themselves.
+            top_p: Draw each token from the likeliest ones that together have this probability. They
+                are looked for among what may follow the tokens before it, after the grammar has
+                ruled out the rest and at the temperature: what engines do that write one token at a
+                time. So something is always left to draw. Below 1 it needs whole rows; at temperature
+                0 it means nothing.
             rng: Where randomness comes from; required for a temperature above 0.
 
         Raises:
             ValueError: The shape is wrong, a pin lies outside it, or no valid fill keeps the pins.
         """
-        length = self._check(log_probs, pinned, temperature, rng)
+        if not isinstance(scores, StepScores):
+            if scores.ndim != 2:
+                raise ValueError(f"`scores` must be [L, V], got {list(scores.shape)}")
+            scores = StepScores.whole(scores)
+        length = self._check(scores, pinned)
+        draw = _drawing(temperature, top_p, rng, length)
+        if draw is not None and scores.parts is not None:
+            _check_drawn(draw, scores)
         head, state, path = self._follow_pins(pinned, length)
         rest = {i - head: token for i, token in pinned.items() if i >= head}
         if len(self._path) != length + 1 or self._path[head] != state:
@@ -194,12 +215,12 @@ class Matcher:
         try:
             fill = self._solver.solve(
                 state,
-                log_probs[head:],
+                scores,
                 rest,
+                begin=head,
                 budget=self._budget - head,
                 old_path=self._path[head:],
-                temperature=temperature,
-                draws=rng.random((length - head, 2)) if rng and temperature > 0 else None,
+                draw=draw and draw._replace(numbers=draw.numbers[head:]),
             )
         except Infeasible as error:
             positions = sorted(
@@ -257,30 +278,27 @@ class Matcher:
     def _can_afford(self, target: int) -> bool:
         return self._tokens.automaton.costs[target] <= self._budget - 1 or target == DONE
 
-    def _check(
-        self,
-        log_probs: NDArray[np.floating],
-        pinned: Mapping[int, int],
-        temperature: float,
-        rng: np.random.Generator | None,
-    ) -> int:
-        """Return L, after checking the arguments of `propose`."""
-        width = len(self._tokens.vocabulary)
-        if log_probs.ndim != 2 or log_probs.shape[1] != width or not len(log_probs):
+    def _check(self, scores: StepScores, pinned: Mapping[int, int]) -> int:
+        """Return L, after checking scores and pins."""
+        width, length = len(self._tokens.vocabulary), scores.length
+        if scores.parts is not None:
+            width = len(scores.parts.columns)
+        if scores.rows.shape != (len(scores.places), width) or not length:
             raise ValueError(
-                f"`log_probs` must be [L, {width}] with L > 0, got {list(log_probs.shape)}"
+                f"`scores` must be [{len(scores.places)}, {width}] for L > 0, got "
+                f"{list(scores.rows.shape)} for {length}"
             )
-        outside = [i for i in pinned if not 0 <= i < len(log_probs)]
+        outside = [i for i in pinned if not 0 <= i < length]
         if outside:
-            raise ValueError(f"pins at {sorted(outside)} lie outside the block of {len(log_probs)}")
+            raise ValueError(f"pins at {sorted(outside)} lie outside the block of {length}")
+        blind = set(range(length)) - set(scores.places.tolist()) - set(pinned)
+        if blind:
+            raise ValueError(f"positions {sorted(blind)} have neither scores nor a pin")
+        width = len(self._tokens.vocabulary)
         unknown = [token for token in pinned.values() if not 0 <= token < width]
         if unknown:
             raise ValueError(f"pinned tokens {unknown} lie outside the vocabulary of {width}")
-        if temperature < 0 or (temperature > 0 and rng is None):
-            raise ValueError(
-                f"`temperature` must be 0, or above 0 with an `rng`, got {temperature!r}"
-            )
-        return len(log_probs)
+        return length
 
     def _follow_pins(self, pinned: Mapping[int, int], length: int) -> tuple[int, int, list[int]]:
         """Go over the pins at the block's start: (how many, state behind, states before)."""
@@ -302,3 +320,27 @@ class Matcher:
         while len(path) <= length:
             path.append(self._tokens.cheapest(path[-1]))
         return path
+
+
+def _drawing(
+    temperature: float, top_p: float, rng: np.random.Generator | None, length: int
+) -> Draw | None:
+    """How a block of `length` is to be drawn; None for the likeliest fill."""
+    if temperature < 0 or (temperature > 0 and rng is None):
+        raise ValueError(f"`temperature` must be 0, or above 0 with an `rng`, got {temperature!r}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"`top_p` must be in (0, 1], got {top_p!r}")
+    if rng is None or temperature == 0:
+        return None
+    return Draw(temperature, top_p, rng.random((length, 2)))
+
+
+def _check_drawn(draw: Draw, scores: StepScores) -> None:
+    """See to it that scores by parts are good for what is to be drawn."""
+    if draw.top_p < 1:
+        raise ValueError(f"`top_p` {draw.top_p!r} needs whole rows, the scores are by parts")
+    if scores.temperature != draw.temperature:
+        raise ValueError(
+            f"`temperature` is {draw.temperature!r}, but the scores hold draws at "
+            f"{scores.temperature!r}"
+        )

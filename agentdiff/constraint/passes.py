@@ -15,20 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentdiff.constraint.automaton import DONE
+from agentdiff.constraint.drawing import draw_of_edge, draw_of_nucleus, draw_of_set
 from agentdiff.constraint.explore import Nodes
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
     SMALLEST,
     FloatArray,
-    Rows,
     Scratch,
+    Table,
     at,
     best_of,
     compiled,
     exp,
     ids_of,
     is_written,
+    name_of,
     sum_of,
 )
 from agentdiff.constraint.tokens import EOS_SET, Graph
@@ -109,25 +111,26 @@ def look_ahead(
 
 @compiled
 def walk(
-    rows: Rows,
+    table: Table,
     mask: int,
     cool: float,
     pins: IntArray,
     graph: Graph,
-    sets: SetArrays,
+    terms: SetArrays,
     length: int,
-    draws: FloatArray,
+    top_p: float,
+    numbers: FloatArray,
     scratch: Scratch,
     nodes: Nodes,
     tokens: IntArray,
     path: IntArray,
 ) -> None:
-    """Write the best tokens and states from left to right; a sample where `draws` [L, 2] are given.
+    """Write the best tokens and states from left to right; a sample where there are `numbers` [L, 2].
 
     length: positions that were explored; behind them is nothing but EOS.
     """
     first = scratch.first
-    is_sample = len(draws) > 0
+    is_sample = len(numbers) > 0
     weights = scratch.total if is_sample else scratch.best
     behind = nodes.total if is_sample else nodes.best
     here = 0
@@ -137,96 +140,66 @@ def walk(
             scratch.slot[nodes.state[n]] = n
         q = nodes.state[here]
         low, high = graph.first[q], graph.last[q]
-        chosen = low
-        highest = 4 * NEVER
+        ahead = np.full(high - low, 2 * NEVER)
+        ways = np.full(high - low, 4 * NEVER)
         for e in range(low, high):
             v = scratch.slot[graph.target[e]]
             if v >= 0:
-                k = graph.set[e]
-                way = weights[i, k] + behind[v]
-                if way > highest:
-                    highest = way
-                    chosen = e
-        if is_sample and high - low > 1:
-            total = 0.0
-            for e in range(low, high):
-                v = scratch.slot[graph.target[e]]
-                if v >= 0:
-                    d = scratch.total[i, graph.set[e]] + nodes.total[v] - highest
-                    total += exp(max(d, SMALLEST))
-            point = draws[i, 0] * total
-            total = 0.0
-            for e in range(low, high):
-                v = scratch.slot[graph.target[e]]
-                if v >= 0:
-                    d = scratch.total[i, graph.set[e]] + nodes.total[v] - highest
-                    total += exp(max(d, SMALLEST))
-                    if total > point:
-                        chosen = e
-                        break
-        k = graph.set[chosen]
-        if is_sample and pins[i] < 0:
-            tokens[i] = _draw(
-                rows[i],
-                ids_of(sets, k),
-                bool(sets.inverted[k]),
+                ahead[e - low] = behind[v]
+                ways[e - low] = weights[i, graph.set[e]] + behind[v]
+        chosen = np.int64(np.argmax(ways))
+        highest = ways[chosen]
+        if is_sample and pins[i] < 0 and top_p < 1.0:
+            whole = highest + math.log(np.exp(ways - highest).sum())
+            chosen, tokens[i], scratch.score[i] = draw_of_nucleus(
+                table.rows[table.row_of[i]],
                 cool,
-                scratch.best[i, k],
-                draws[i, 1],
+                top_p,
+                numbers[i, 1],
+                terms,
+                graph.set[low:high],
+                ahead,
+                whole,
             )
-        elif scratch.token[i, k] >= 0:
-            tokens[i] = scratch.token[i, k]
         else:
-            tokens[i] = best_of(rows[i], mask, ids_of(sets, k), scratch)
-        here = scratch.slot[graph.target[chosen]]
+            if is_sample:
+                chosen = draw_of_edge(ways, highest, numbers[i, 0])
+            k = int(graph.set[low + chosen])
+            if is_sample and pins[i] < 0:
+                tokens[i], scratch.score[i] = draw_of_set(
+                    table, table.row_of[i], terms, k, cool, scratch.best[i, k], numbers[i, 1]
+                )
+            else:
+                scratch.score[i] = scratch.best[i, k]
+                tokens[i] = scratch.token[i, k]
+                if tokens[i] < 0:
+                    tokens[i] = _best_token(table, mask, terms, k, scratch, i)
+        here = scratch.slot[graph.target[low + chosen]]
         path[i + 1] = nodes.state[here]
         for n in range(first[i + 1], first[i + 2]):
             scratch.slot[nodes.state[n]] = -1
-    for i in range(length, len(rows)):
-        tokens[i] = (
-            pins[i] if pins[i] >= 0 else best_of(rows[i], mask, ids_of(sets, EOS_SET), scratch)
-        )
+    for i in range(length, len(pins)):
+        tokens[i] = pins[i]
+        if tokens[i] < 0:
+            tokens[i] = _best_token(table, mask, terms, EOS_SET, scratch, i)
         path[i + 1] = DONE
 
 
 @compiled
-def _draw(
-    row: Rows,
-    ids: NDArray[np.int32],
-    is_inverted: bool,
-    cool: float,
-    best: float,
-    draw: float,
-) -> int:
-    """Draw a token of a set with probability proportional to exp(score)."""
-    count = len(row) if is_inverted else len(ids)
-    point = np.inf
-    chosen = -1
-    for _ in range(2):
-        total = 0.0
-        j = 0
-        for n in range(count):
-            token = n
-            if not is_inverted:
-                token = ids[n]
-            elif j < len(ids) and ids[j] == n:
-                j += 1
-                continue
-            total += exp(max(at(row, token, cool) - best, SMALLEST))
-            chosen = token
-            if total > point:
-                return chosen
-        point = draw * total
-    return chosen
+def _best_token(table: Table, mask: int, terms: SetArrays, k: int, scratch: Scratch, i: int) -> int:
+    """The likeliest token of a set of some columns."""
+    row = table.rows[table.row_of[i]]
+    return name_of(table, best_of(row, mask, ids_of(terms, k), scratch))
 
 
 @compiled
 def judge(
-    rows: Rows,
+    table: Table,
     mask: int,
     pins: IntArray,
     graph: Graph,
     sets: SetArrays,
+    terms: SetArrays,
     length: int,
     whole: float,
     first_loss: int,
@@ -267,11 +240,11 @@ def judge(
                     highest = way
                 else:
                     total += exp(max(way - highest, SMALLEST))
+        score = scratch.score[i]
         if is_written(eos_ids, token):
-            best = at(rows[i], best_of(rows[i], mask, eos_ids, scratch), 1.0)
-            score = best + math.log(sum_of(rows[i], eos_ids, 1.0, best))
-        else:
-            score = at(rows[i], token, 1.0)
+            row, ends = table.rows[table.row_of[i]], ids_of(terms, EOS_SET)
+            best = at(row, best_of(row, mask, ends, scratch), 1.0)
+            score = best + math.log(sum_of(row, ends, 1.0, best))
         confidence[i] = min(1.0, total * math.exp(highest + score - whole))
         if confidence[i] > 1 - 1e-6 and i <= first_loss:
             only = np.int64(-1)
@@ -283,7 +256,7 @@ def judge(
                     if nodes.forward[n] <= IMPOSSIBLE:
                         continue
                     # Where something was left out, nobody knows what lies behind an edge.
-                    is_whole = first_loss == len(rows)
+                    is_whole = first_loss == len(pins)
                     if is_whole and (v < 0 or nodes.forward[n] + nodes.total[v] <= IMPOSSIBLE):
                         continue
                     is_other = only != -1 and only != k

@@ -74,6 +74,8 @@ class SetArrays(NamedTuple):
     """[K] whether the written ids are those that are not in the set."""
     own: NDArray[np.int32]
     shared: NDArray[np.int32]
+    grouped: IntArray
+    """[K] groups behind the written ids (`parts.PartSets`); 0 where ids are token ids."""
 
 
 class TokenSets:
@@ -159,6 +161,7 @@ class TokenSets:
             self._inverted.values,
             self._own.values,
             self._shared.ids.values,
+            np.zeros(self._start.size, np.int64),
         )
 
     def _write(self, tokens: IntArray) -> tuple[NDArray[np.int32], bool]:

@@ -13,11 +13,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.lattice import Fill, Lattices
-from agentdiff.constraint.scores import FloatArray
+from agentdiff.constraint.step_scores import StepScores
 from agentdiff.constraint.tokens import TokenAutomaton
 
 _PAYS_FROM = 16_384
@@ -35,24 +33,24 @@ class Solver(Protocol):
     def solve(
         self,
         start: int,
-        log_probs: NDArray[np.floating],
+        scores: StepScores,
         pins: Mapping[int, int],
         *,
+        begin: int,
         budget: int,
         old_path: Sequence[int],
-        temperature: float,
-        draws: FloatArray | None,
+        draw: Draw | None,
     ) -> Fill:
-        """Return a fill of the block: the best one, or a sample where `draws` are given.
+        """Return a fill of the block: the best one, or a sample where a `draw` is given.
 
         Args:
             start: The state before the block.
-            log_probs: [L, V], normalised per row.
-            pins: Position → token that stands there.
+            scores: The scores of the step.
+            pins: Position → token that stands there, counted from `begin` on as everything else.
+            begin: The first position to fill.
             budget: Tokens left before the block, EOS not counted.
             old_path: States of the last witness, which are always explored.
-            temperature: What the scores are divided by when a fill is sampled.
-            draws: [L, 2] random numbers in 0..1, for the state and the token of each position.
+            draw: How to sample.
 
         Raises:
             Infeasible: No fill keeps the pins, or none was found among the states that one step may
@@ -78,27 +76,27 @@ class StepSolver:
     def solve(
         self,
         start: int,
-        log_probs: NDArray[np.floating],
+        scores: StepScores,
         pins: Mapping[int, int],
         *,
+        begin: int,
         budget: int,
         old_path: Sequence[int],
-        temperature: float,
-        draws: FloatArray | None,
+        draw: Draw | None,
     ) -> Fill:
         """See `Solver.solve`."""
-        is_double = log_probs.dtype.itemsize > 4
+        is_double = scores.rows.dtype.itemsize > 4
         solver = self._solvers.get(is_double)
         if solver is None:
             solver = self._solvers[is_double] = self._solver(is_double)
         return solver.solve(
             start,
-            log_probs,
+            scores,
             pins,
+            begin=begin,
             budget=budget,
             old_path=old_path,
-            temperature=temperature,
-            draws=draws,
+            draw=draw,
         )
 
     def _solver(self, is_double: bool) -> Solver:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.scores import FLOOR, LINE, MOST
+from agentdiff.constraint.scores import LINE, MOST
 from agentdiff.constraint.sets import SetArrays
+from agentdiff.constraint.step_scores import FLOOR
 from agentdiff.constraint.vocabulary import IntArray
 
 FloatArray = NDArray[np.float64]
@@ -45,6 +46,26 @@ def summing(function: _F) -> _F:
     return _numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function)
 
 
+class Table(NamedTuple):
+    """The scores of a step: whole rows, or those of columns beside groups (`StepScores`)."""
+
+    rows: Rows
+    """[n, V], or [n, C] with groups."""
+    bits: Bits
+    """The same taken as integers."""
+    row_of: IntArray
+    """[L] the row of each position."""
+    names: NDArray[np.int32]
+    """[C] token of each column; empty where rows are whole."""
+    total: FloatArray
+    """[n, G] this and what follows: see `step_scores.Sums`."""
+    best: FloatArray
+    token: NDArray[np.int32]
+    cooled: FloatArray
+    drawn: NDArray[np.int32]
+    drawn_score: FloatArray
+
+
 class Scratch(NamedTuple):
     """What one step writes; used again by the next."""
 
@@ -58,6 +79,8 @@ class Scratch(NamedTuple):
     """[L, K] their best tokens; -1 where nobody has looked yet."""
     plain: FloatArray
     """[L, K] log-sums without the temperature."""
+    score: FloatArray
+    """[L] the scores of the tokens that were chosen, without the temperature."""
     first: IntArray
     """[L + 2] where the nodes of a position begin."""
     slot: NDArray[np.int32]
@@ -141,6 +164,19 @@ def ids_of(sets: SetArrays, k: int) -> NDArray[np.int32]:
     if start >= 0:
         return sets.own[start : start + sets.written[k]]
     return sets.shared[~start : ~start + sets.written[k]]
+
+
+@compiled
+def groups_of(sets: SetArrays, k: int) -> NDArray[np.int32]:
+    """The groups of a set, as ~g."""
+    start = sets.start[k] + sets.written[k]
+    return sets.own[start : start + sets.grouped[k]]
+
+
+@compiled
+def name_of(table: Table, column: int) -> int:
+    """The token of a column; columns of whole rows are tokens."""
+    return table.names[column] if len(table.names) else column
 
 
 @compiled
@@ -265,6 +301,7 @@ def _best_of_inverted(bits: Bits, mask: int, lines: IntArray, others: NDArray[np
 def weigh(
     row: Rows,
     bits: Bits,
+    names: NDArray[np.int32],
     mask: int,
     ids: NDArray[np.int32],
     is_inverted: bool,
@@ -273,7 +310,8 @@ def weigh(
     i: int,
     k: int,
 ) -> bool:
-    """Write log-sum, best score and best token of a set at a position; False for no number."""
+    """Write log-sum, best score and best token of a set's ids at a position; False for no number."""
+    token = -1
     if is_inverted:
         token = _best_of_inverted(bits, mask, scratch.lines, ids)
         best = at(row, token, 1.0)
@@ -282,14 +320,17 @@ def weigh(
         if cool != 1.0:
             scratch.total[i, k] = _log_sum_of_inverted(row, ids, cool, best)
     elif len(ids) == 1:
-        token = ids[0]
-        best = at(row, token, 1.0)
+        token = names[ids[0]] if len(names) else ids[0]
+        best = at(row, ids[0], 1.0)
         scratch.plain[i, k] = best
         scratch.total[i, k] = best * cool
+    elif len(ids) == 0:
+        best = -np.inf
+        scratch.plain[i, k] = best
+        scratch.total[i, k] = best
     else:
         found = scratch.gathered[: len(ids)]
         _gather(row, ids, found)
-        token = -1
         scratch.gathered_bits[-1] = _highest(scratch.gathered_bits[: len(ids)], mask)
         best = max(np.float64(scratch.gathered[-1]), FLOOR)
         scratch.plain[i, k] = best + math.log(_sum_of_all(found, 1.0, best))
@@ -300,6 +341,48 @@ def weigh(
     scratch.best[i, k] = best * cool
     # A sum over what is no number is none either.
     return scratch.plain[i, k] == scratch.plain[i, k] and best == best
+
+
+@compiled
+def add_groups(
+    table: Table, mask: int, terms: SetArrays, cool: float, scratch: Scratch, i: int, k: int
+) -> bool:
+    """Join the groups of a set to what `weigh` wrote of its ids; False for no number."""
+    r = table.row_of[i]
+    groups = groups_of(terms, k)
+    plain = _joined(scratch.plain[i, k], table.total[r], groups)
+    total = plain if cool == 1.0 else _joined(scratch.total[i, k], table.cooled[r], groups)
+    scratch.plain[i, k] = plain
+    scratch.total[i, k] = total
+    token = np.int64(scratch.token[i, k])
+    best = scratch.best[i, k] / cool
+    for n in range(len(groups)):
+        g = ~groups[n]
+        other = table.best[r, g]
+        if other > best:
+            best, token = other, np.int64(table.token[r, g])
+        elif other == best:
+            if token < 0:
+                token = name_of(table, best_of(table.rows[r], mask, ids_of(terms, k), scratch))
+            token = min(token, np.int64(table.token[r, g]))
+    scratch.token[i, k] = token
+    scratch.best[i, k] = best * cool
+    return plain == plain and best == best
+
+
+@compiled
+def _joined(whole: float, sums: FloatArray, groups: NDArray[np.int32]) -> float:
+    """A log-sum and those of some groups together."""
+    highest = whole
+    for n in range(len(groups)):
+        highest = max(highest, float(sums[~groups[n]]))
+    total = math.exp(max(whole - highest, SMALLEST))
+    for n in range(len(groups)):
+        other = float(sums[~groups[n]])
+        if other != other:
+            return other
+        total += math.exp(max(other - highest, SMALLEST))
+    return highest + math.log(total)
 
 
 @compiled

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node, Wide
 from agentdiff.constraint.closing import Closing
 from agentdiff.constraint.inside import InsideTokens, InString
+from agentdiff.constraint.parts import PartSets
 from agentdiff.constraint.sets import Column, SetArrays, TokenSets
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
@@ -72,6 +73,7 @@ class TokenAutomaton:
         self._group_sets: dict[Hashable, int] = {}
         self._templates: dict[Hashable, int] = {}
         """Bytes of what tokens do inside strings of this grammar."""
+        self.part_sets = PartSets(vocabulary, self.sets, self.lock)
         eos = self.sets.number(np.array(vocabulary.eos_ids, np.int64))
         assert eos == EOS_SET
         self._keep_edges(DONE, [DONE], [EOS_SET])
@@ -125,6 +127,7 @@ class TokenAutomaton:
         return (
             automaton.nbytes
             + self.sets.nbytes
+            + self.part_sets.nbytes
             + sum(column.nbytes for column in columns)
             + sum(self._templates.values())
             + 300 * len(self._edges)

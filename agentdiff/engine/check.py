@@ -37,7 +37,7 @@ def _greedy(
     sequence: Sequence, matcher: Matcher, draft: Draft, scores: Answer
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The likeliest token at each place that the grammar allows behind those before, up to the first new one."""
-    assert scores.log_probs is not None
+    assert scores.grammar is not None
     before = time.perf_counter()
     block, first = sequence.block, int(draft.places[0])
     pinned = np.flatnonzero(block != MASKED)
@@ -48,7 +48,7 @@ def _greedy(
     for row, place in enumerate(draft.places.tolist()):
         # Up to the last token that is written; nothing is said of the positions between.
         rows = np.zeros((max(1, stop - place), scores.vocab_size), np.float32)
-        rows[0] = scores.log_probs[row]
+        rows[0] = scores.grammar.rows[row]
         pins = {int(n) - place: int(block[n]) for n in pinned if n > place}
         fill = ahead.propose(rows, pins)
         token = int(fill.tokens[0])

@@ -7,16 +7,17 @@ the policy chooses stays valid, and so does whatever is masked again. Without on
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.insert_delete import move
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Edit, Revoke
-from agentdiff.engine.sampling import Answer, Question, answer
+from agentdiff.engine.sampling import Answer, Question, answer, may_move
 from agentdiff.engine.sequence import MASKED, Draft, Sequence
 from agentdiff.engine.speculate import SelfVerify
 from agentdiff.engine.unmask import View
@@ -57,6 +58,9 @@ def step(sequence: Sequence, scores: Answer, *, window: Bools | None) -> None:
     """
     masked = sequence.block == MASKED
     proposal = propose(sequence, scores)
+    if may_move(sequence):
+        move(sequence, scores, _view(sequence, proposal, masked))
+        return
     is_edited = False
     if isinstance(sequence.params.revision, Edit):
         is_edited, proposal = _edit(sequence, sequence.params.revision, scores, proposal)
@@ -81,6 +85,8 @@ def commit_first(sequence: Sequence, logits: Tensor, *, mask_id: int) -> None:
         [Question(sequence=sequence, places=np.zeros(1, np.intp), shadows=np.empty(0, np.intp))],
         mask_id=mask_id,
     )[0]
+    if scores.grammar is not None:  # a block of one position: nothing is known of the others
+        scores = replace(scores, grammar=replace(scores.grammar, length=1))
     sequence.block[0] = propose(sequence, scores).tokens[0]
 
 
@@ -124,14 +130,10 @@ def _pins(block: NDArray[np.int64]) -> dict[int, int]:
 def _constrained(
     sequence: Sequence, matcher: Matcher, scores: Answer, pinned: dict[int, int]
 ) -> Proposal:
-    assert scores.log_probs is not None
-    log_probs = scores.log_probs
-    if len(scores.places) < len(sequence.block):  # pinned positions are not read
-        log_probs = np.zeros((len(sequence.block), log_probs.shape[1]), np.float32)
-        log_probs[scores.places] = scores.log_probs
+    assert scores.grammar is not None
     before = time.perf_counter()
     fill = matcher.propose(
-        log_probs,
+        scores.grammar,
         pinned,
         temperature=sequence.temperature,
         top_p=sequence.params.top_p,
@@ -168,16 +170,7 @@ def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools
         confidence = proposal.confidence.copy()
         confidence[is_end & free & (np.cumsum(free) > 1)] -= 1e-6
         chosen |= sequence.policy.choose(
-            View(
-                masked=free,
-                confidence=confidence,
-                margin=proposal.margin,
-                entropy=proposal.entropy,
-                gap=proposal.gap,
-                step=sequence.step,
-                block_len=len(sequence.tail) + len(sequence.block),
-                opened=sequence.opened,
-            )
+            _view(sequence, replace(proposal, confidence=confidence), free)
         )
         if (chosen & free).any():
             lowest = float(confidence[chosen & free].min())
@@ -206,6 +199,19 @@ def _draft(
         log_probs=None
         if scores.rows is None
         else scores.rows[np.searchsorted(scores.places, places).tolist()],
+    )
+
+
+def _view(sequence: Sequence, proposal: Proposal, masked: Bools) -> View:
+    return View(
+        masked=masked,
+        confidence=proposal.confidence,
+        margin=proposal.margin,
+        entropy=proposal.entropy,
+        gap=proposal.gap,
+        step=sequence.step,
+        block_len=len(sequence.tail) + len(sequence.block),
+        opened=sequence.opened,
     )
 
 

@@ -14,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.constraint import StepScores
+from agentdiff.engine.grammar_scores import Asked, reduce
+from agentdiff.engine.revise import InsertDelete
 from agentdiff.engine.sequence import Draft, Sequence
 from agentdiff.engine.speculate import SelfVerify
 
@@ -38,7 +41,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the step says of them: [n] each, empty for sequences with a grammar, which get `log_probs`."""
+    """What the step says of them: [n] each, empty for sequences with a grammar, which get its scores."""
 
     places: NDArray[np.intp]
     tokens: NDArray[np.int64]
@@ -51,11 +54,13 @@ class Answer:
     """log of the best probability over the second."""
     entropy: Floats
     """In nats."""
-    log_probs: NDArray[np.float32] | None
-    """[n, V]"""
+    grammar: StepScores | None
+    """The scores of `places` for the grammar."""
     rows: Tensor | None
     """[n, V] log-probabilities on the device, where a draft may have to be weighed against them."""
     vocab_size: int
+    ranked: NDArray[np.int64] | None
+    """[n, K] tokens from the likeliest on, more than a block has steps; where positions come and go."""
     shadows: NDArray[np.intp]
     support: Floats
     """[m] probability of the tokens that stand at `shadows`, by everything but themselves."""
@@ -64,8 +69,14 @@ class Answer:
 def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[Answer]:
     """Score the rows of one step, logits [N, V] float32 with the questions' rows in order; changes `logits`."""
     logits[:, mask_id] = -torch.inf
+    start = 0
+    for question in questions:  # what edits is written by no other rule
+        ids, start = question.sequence.edit_ids, start + question.rows
+        if ids is not None and not may_move(question.sequence):
+            logits[start - question.rows : start, list(ids)] = -torch.inf
     log_probs = logits.log_softmax(-1)
-    free, grammar, shadow = list[Tensor](), list[Tensor](), list[Tensor]()
+    free, ranked, shadow = (list[Tensor]() for _ in range(3))
+    asked: list[Asked] = []
     drawn: list[Tensor | None] = []
     start = 0
     for question in questions:
@@ -74,13 +85,17 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
         if question.sequence.matcher is None:
             free.append(_describe(log_probs[start:split], question.sequence))
         else:
-            grammar.append(log_probs[start:split])
+            asked.append(Asked(question.sequence, question.places, log_probs[start:split]))
+        if may_move(question.sequence):
+            ranked.append(_rank(log_probs[start:split], question.sequence))
         if end > split:
             shadow.append(_support(log_probs[split:end], question))
         start = end
-    host = iter(_to_host([*free, *grammar, *shadow]))
+    grammar = reduce(asked)
+    host = iter(to_host([*free, *grammar.tensors, *ranked, *shadow]))
     described = [next(host).numpy() for _ in free]
-    scored = [next(host).numpy() for _ in grammar]
+    scored = grammar.scores([next(host).numpy() for _ in grammar.tensors])
+    orders = [next(host).numpy() for _ in ranked]
     supported = [next(host).numpy() for _ in shadow]
     answers: list[Answer] = []
     for question, rows in zip(questions, drawn, strict=True):
@@ -95,14 +110,20 @@ def answer(logits: Tensor, questions: Many[Question], *, mask_id: int) -> list[A
                 margin=confidence - np.exp(facts[3]),
                 gap=facts[2],
                 entropy=facts[4],
-                log_probs=None if is_free else scored.pop(0),
+                grammar=None if is_free else scored.pop(0),
                 rows=rows,
                 vocab_size=log_probs.shape[-1],
+                ranked=orders.pop(0) if may_move(question.sequence) else None,
                 shadows=question.shadows,
                 support=supported.pop(0) if len(question.shadows) else np.empty(0),
             )
         )
     return answers
+
+
+def may_move(sequence: Sequence) -> bool:
+    """Whether positions of the block may come and go."""
+    return sequence.matcher is None and isinstance(sequence.params.revision, InsertDelete)
 
 
 def draw(log_probs: Tensor, sequence: Sequence) -> Tensor:
@@ -174,13 +195,21 @@ def _may_draft(sequence: Sequence) -> bool:
     return is_drawn and isinstance(sequence.params.speculation, SelfVerify)
 
 
+def _rank(log_probs: Tensor, sequence: Sequence) -> Tensor:
+    """[n, K] the likeliest tokens of [n, V]: one for each step that a block may have, and those that edit."""
+    revision = sequence.params.revision
+    assert isinstance(revision, InsertDelete)
+    steps = len(sequence.tail) + len(sequence.block) + revision.post_steps + 1
+    return log_probs.topk(min(steps + 4, log_probs.shape[-1]), -1).indices
+
+
 def _support(log_probs: Tensor, question: Question) -> Tensor:
     tokens = torch.from_numpy(question.sequence.block[question.shadows]).to(log_probs.device)
     own = log_probs.gather(-1, tokens.clamp_min(0)[:, None])[:, 0]
     return own.exp().double()
 
 
-def _to_host(tensors: list[Tensor]) -> list[Tensor]:
+def to_host(tensors: list[Tensor]) -> list[Tensor]:
     """All of them on the CPU, with one wait."""
     if not tensors or tensors[0].device.type == "cpu":
         return tensors

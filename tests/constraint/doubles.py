@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentdiff.constraint import Matcher, Vocabulary
+from agentdiff.constraint import Grammar, Matcher, Vocabulary
 
 Json = Any
 
@@ -94,6 +94,29 @@ def decode(
         matcher.advance(tokens)
         out += tokens
     return out
+
+
+def every_fill(
+    grammar: Grammar, vocabulary: Vocabulary, length: int, budget: int
+) -> list[tuple[int, ...]]:
+    """All valid fills of a block: by the matcher's own token steps and costs, depth first."""
+    fills: list[tuple[int, ...]] = []
+    start = grammar.start(budget)
+
+    def extend(tokens: tuple[int, ...]) -> None:
+        if len(tokens) == length:
+            fills.append(tokens)
+            return
+        for token in range(len(vocabulary)):
+            matcher = start.copy()
+            try:
+                matcher.advance([*tokens, token])
+            except ValueError:
+                continue
+            extend((*tokens, token))
+
+    extend(())
+    return fills
 
 
 # -- schemas --------------------------------------------------------------------------------------------------------

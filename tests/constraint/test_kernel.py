@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentdiff.constraint import Vocabulary, compile_schema
+from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.lattice import Fill, Infeasible, Lattices
+from agentdiff.constraint.step_scores import StepScores
 from tests.constraint.doubles import SCHEMAS, TREE, WORDS, log_softmax, noise
 
 pytest.importorskip("numba", reason="numba (the `fast` extra) is not installed")
@@ -37,23 +39,24 @@ def both(
     budget: int,
     old_path: list[int] | None = None,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     seed: int = 0,
 ) -> tuple[Fill | None, Fill | None]:
     """The fill of the reference and that of the kernel; None where there is none."""
     fills: list[Fill | None] = []
     for kind in (Lattices, Kernel):
         grammar = compile_schema(schema, vocabulary)
-        draws = np.random.default_rng(seed).random((len(log_probs), 2)) if temperature else None
+        numbers = np.random.default_rng(seed).random((len(log_probs), 2))
         try:
             fills.append(
                 kind(grammar._tokens).solve(
                     grammar._tokens.start,
-                    log_probs,
+                    StepScores.whole(log_probs),
                     pins,
+                    begin=0,
                     budget=budget,
                     old_path=old_path or [],
-                    temperature=temperature,
-                    draws=draws,
+                    draw=Draw(temperature, top_p, numbers) if temperature else None,
                 )
             )
         except Infeasible:
@@ -80,10 +83,17 @@ def check(
     slack=st.sampled_from([0, 1, 6, 60]),
     length=st.sampled_from([1, 7, 12]),
     temperature=st.sampled_from([0.0, 0.0, 1.0, 0.6, 2.5]),
+    top_p=st.sampled_from([1.0, 1.0, 0.95, 0.5, 0.05, 1 - 1e-7]),
     sigma=st.sampled_from([0.5, 3.0, 30.0]),
 )
 def test_kernel_and_reference_agree(
-    schema: Any, seed: int, slack: int, length: int, temperature: float, sigma: float
+    schema: Any,
+    seed: int,
+    slack: int,
+    length: int,
+    temperature: float,
+    top_p: float,
+    sigma: float,
 ) -> None:
     rng = np.random.default_rng(seed)
     budget = compile_schema(schema, WORDS).min_tokens + slack
@@ -102,6 +112,7 @@ def test_kernel_and_reference_agree(
             budget=budget,
             old_path=None,
             temperature=temperature,
+            top_p=top_p,
             seed=seed,
         )
     )
@@ -169,5 +180,11 @@ def test_what_is_no_number_is_refused_by_both(schema: Any, dtype: Any, value: fl
         tokens: Any = compile_schema(schema, WORDS)._tokens
         with pytest.raises(ValueError, match="NaN"):
             kind(tokens).solve(
-                tokens.start, log_probs, {}, budget=9, old_path=[], temperature=0.0, draws=None
+                tokens.start,
+                StepScores.whole(log_probs),
+                {},
+                begin=0,
+                budget=9,
+                old_path=[],
+                draw=None,
             )

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agentdiff.constraint import Vocabulary, compile_schema
-from tests.constraint.doubles import TINY, WORDS, log_softmax, text_of
+from tests.constraint.doubles import TINY, WORDS, every_fill, log_softmax, text_of
 
 SCHEMAS = {
     "object": {
@@ -30,29 +30,6 @@ SCHEMAS = {
         "additionalProperties": {"const": 2},
     },
 }
-
-
-def every_fill(
-    schema: object, vocabulary: Vocabulary, length: int, budget: int
-) -> list[tuple[int, ...]]:
-    """All valid fills of a block: by the matcher's own token steps and costs, depth first."""
-    fills: list[tuple[int, ...]] = []
-    start = compile_schema(schema, vocabulary).start(budget)
-
-    def extend(tokens: tuple[int, ...]) -> None:
-        if len(tokens) == length:
-            fills.append(tokens)
-            return
-        for token in range(len(vocabulary)):
-            matcher = start.copy()
-            try:
-                matcher.advance([*tokens, token])
-            except ValueError:
-                continue
-            extend((*tokens, token))
-
-    extend(())
-    return fills
 
 
 def score_of(fill: tuple[int, ...], log_probs: NDArray[np.float64], pins: dict[int, int]) -> float:
@@ -76,7 +53,7 @@ def test_witness_and_marginals_equal_those_of_every_sequence(
     rng = np.random.default_rng(len(name) + length + sum(pinned))
     grammar = compile_schema(SCHEMAS[name], TINY)
     budget = grammar.min_tokens + slack
-    fills = every_fill(SCHEMAS[name], TINY, length, budget)
+    fills = every_fill(grammar, TINY, length, budget)
     assert fills
     log_probs = log_softmax(rng.standard_normal((length, len(TINY))) * 2)
     chosen = fills[int(rng.integers(len(fills)))]
@@ -103,7 +80,7 @@ def test_samples_follow_the_exact_posterior() -> None:
     grammar = compile_schema(schema, TINY)
     length, budget, temperature = 4, grammar.min_tokens + 3, 0.7
     log_probs = log_softmax(rng.standard_normal((length, len(TINY))))
-    fills = every_fill(schema, TINY, length, budget)
+    fills = every_fill(grammar, TINY, length, budget)
     scores = np.array([score_of(f, log_probs, {}) for f in fills]) / temperature
     expected = np.exp(scores - scores.max())
     expected /= expected.sum()
@@ -165,7 +142,7 @@ def test_a_sample_bears_the_confidence_of_the_untempered_model() -> None:
     grammar = compile_schema(SCHEMAS["values"], TINY)
     budget, length = grammar.min_tokens + 2, 4
     log_probs = log_softmax(rng.standard_normal((length, len(TINY))))
-    fills = every_fill(SCHEMAS["values"], TINY, length, budget)
+    fills = every_fill(grammar, TINY, length, budget)
     posterior = np.exp([score_of(f, log_probs, {}) for f in fills])
     posterior /= posterior.sum()
     proposal = grammar.start(budget).propose(log_probs, {}, temperature=2.0, rng=rng)

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentdiff.engine.cache import Copy, KVBuffer
+from agentdiff.engine.grammar_scores import Asked, reduce
 from agentdiff.engine.outcome import Update, after_step, failure
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.passes import Row, alike, collate
 from agentdiff.engine.renoise import Renoise
-from agentdiff.engine.sampling import nucleus
+from agentdiff.engine.sampling import nucleus, to_host
 from agentdiff.engine.sequence import Sequence
 from agentdiff.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from agentdiff.constraint import StepScores
     from agentdiff.engine.families.base import CanvasFamily
     from agentdiff.engine.params import DecodeParams
 
@@ -235,12 +237,21 @@ class CanvasRegime:
         drawn = torch.stack([self._draw(s, row) for s, row in zip(group, log_probs, strict=True)])
         entropy = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
         facts = torch.stack([logits.argmax(-1).double(), drawn.double(), entropy.double()])
-        host = facts.cpu().numpy()
+        asked = [
+            Asked(s, np.arange(len(s.block)), rows)
+            for s, rows in zip(group, log_probs, strict=True)
+            if s.matcher is not None
+        ]
+        reduced = reduce(asked)
+        host, *tensors = [tensor.numpy() for tensor in to_host([facts, *reduced.tensors])]
+        scored = iter(reduced.scores(tensors))
         updates: dict[Sequence, Update] = {}
         for n, (sequence, canvas) in enumerate(zip(group, canvases, strict=True)):
             best, token = host[:2, n].astype(np.int64)
+            step = _Step(best, token, host[2, n])
+            scores = None if sequence.matcher is None else next(scored)
             try:
-                step = self._constrain(sequence, _Step(best, token, host[2, n]), log_probs[n])
+                step = self._constrain(sequence, step, scores)
                 updates[sequence] = self._advance(sequence, canvas, step)
             except Exception as error:
                 updates[sequence] = failure(sequence, error)
@@ -288,12 +299,11 @@ class CanvasRegime:
         generator = sequence.generator(log_probs.device)
         return torch.multinomial(weights, 1, generator=generator)[:, 0]
 
-    def _constrain(self, sequence: Sequence, step: _Step, log_probs: Tensor) -> _Step:
+    def _constrain(self, sequence: Sequence, step: _Step, scores: StepScores | None) -> _Step:
         """The likeliest valid fill, and a valid draw, in place of each position's own."""
         matcher = sequence.matcher
-        if matcher is None:
+        if matcher is None or scores is None:
             return step
-        scores = log_probs.cpu().numpy()
         before = time.perf_counter()
         best = matcher.propose(scores, {})
         drawn = best

@@ -1,0 +1,138 @@
+"""Drawing tokens, compiled; `draws.py` says what is drawn.
+
+Legend: L positions, V vocabulary, K token sets, E edges.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentdiff.constraint.draws import CUTS
+from agentdiff.constraint.sets import SetArrays
+from agentdiff.constraint.sums import (
+    SMALLEST,
+    FloatArray,
+    Rows,
+    Table,
+    at,
+    compiled,
+    exp,
+    groups_of,
+    ids_of,
+    name_of,
+)
+
+
+@compiled
+def draw_of_set(
+    table: Table, r: int, terms: SetArrays, k: int, cool: float, best: float, number: float
+) -> tuple[int, float]:
+    """Draw (a token of a set, its plain score) with probability proportional to exp(score).
+
+    Of a group, what was drawn from it.
+    """
+    row, ids, groups = table.rows[r], ids_of(terms, k), groups_of(terms, k)
+    is_inverted = terms.inverted[k]
+    count = len(row) if is_inverted else len(ids)
+    point = np.inf
+    chosen = -1
+    group = -1
+    for _ in range(2):
+        total = 0.0
+        j = 0
+        for n in range(count):
+            column = n
+            if not is_inverted:
+                column = ids[n]
+            elif j < len(ids) and ids[j] == n:
+                j += 1
+                continue
+            total += exp(max(at(row, column, cool) - best, SMALLEST))
+            chosen = column
+            if total > point:
+                return name_of(table, chosen), at(row, chosen, 1.0)
+        for n in range(len(groups)):
+            group = ~groups[n]
+            total += exp(max(table.cooled[r, group] - best, SMALLEST))
+            if total > point:
+                return table.drawn[r, group], table.drawn_score[r, group]
+        point = number * total
+    if group >= 0:
+        return table.drawn[r, group], table.drawn_score[r, group]
+    return name_of(table, chosen), at(row, chosen, 1.0)
+
+
+@compiled
+def draw_of_edge(ways: FloatArray, highest: float, number: float) -> int:
+    """Draw an index of some ways with probability proportional to exp(way)."""
+    point = np.inf
+    chosen = -1
+    for _ in range(2):
+        total = 0.0
+        for e in range(len(ways)):
+            total += exp(max(ways[e] - highest, SMALLEST))
+            chosen = e
+            if total > point:
+                return chosen
+        point = number * total
+    return chosen
+
+
+@compiled
+def draw_of_nucleus(
+    row: Rows,
+    cool: float,
+    top_p: float,
+    number: float,
+    sets: SetArrays,
+    set_of: NDArray[np.int32],
+    ahead: FloatArray,
+    whole: float,
+) -> tuple[int, int, float]:
+    """(edge, token, its plain score) drawn from the likeliest tokens of all edges of a state.
+
+    set_of, ahead: [E] the set of each edge, and the sums behind it · whole: the sum over all.
+    """
+    tokens = np.empty(len(row) + 1, np.int32)
+    edges = np.empty(len(row) + 1, np.int32)
+    shares = np.empty(len(row) + 1)
+    count = 0
+    for cut in CUTS:
+        count = 0
+        total = 0.0
+        for e in range(len(set_of)):
+            least = whole + cut - ahead[e]
+            ids = ids_of(sets, set_of[e])
+            is_inverted = sets.inverted[set_of[e]]
+            j = 0
+            for n in range(len(row) if is_inverted else len(ids)):
+                token = n
+                if not is_inverted:
+                    token = ids[n]
+                elif j < len(ids) and ids[j] == n:
+                    j += 1
+                    continue
+                score = at(row, token, cool)
+                if score >= least:
+                    tokens[count], edges[count] = token, e
+                    shares[count] = exp(max(score + ahead[e] - whole, SMALLEST))
+                    total += shares[count]
+                    count += 1
+        if total >= top_p:
+            break
+    order = np.argsort(-shares[:count], kind="mergesort")
+    total = 0.0
+    kept = 0
+    while kept < count and total < top_p:
+        total += shares[order[kept]]
+        kept += 1
+    point = number * total
+    total = 0.0
+    k = 0
+    for k in range(kept):
+        total += shares[order[k]]
+        if total > point:
+            break
+    k = int(order[k])
+    return int(edges[k]), int(tokens[k]), at(row, int(tokens[k]), 1.0)
