@@ -47,7 +47,7 @@ def asks(*messages: Message, schema: Mapping[str, Json] | None = None) -> Reques
     return Request(
         messages=messages,
         schema=schema,
-        budget=Budget(target=48, ceiling=192, source="doctor"),
+        budget=Budget(target=48, ceiling=96, source="doctor"),
         sampling=Sampling(effort="speed"),
         deadline_s=DEADLINE_S,
     )

@@ -6,12 +6,14 @@ server does beyond it is told, too. The prompts are fixed and say nothing of any
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from agentdiff.backends import server_probes
 from agentdiff.backends.findings import (
+    DEADLINE_S,
     RANDOM,
     SEA,
     SEED,
@@ -31,6 +33,7 @@ from agentdiff.errors import (
     BudgetTooSmall,
     OutputInvalid,
     Rejected,
+    TimedOut,
 )
 from agentdiff.generation import (
     Backend,
@@ -73,22 +76,35 @@ async def examine(backend: Backend) -> AsyncGenerator[Finding]:
     """
     for finding in await _words(backend):
         yield finding
+    for question, ask in _questions(backend):
+        try:
+            yield await ask()
+        except TimedOut:
+            found = f"no answer in {DEADLINE_S:g} s"
+            yield Finding(question=question, said="answers", found=found, verdict="open")
+
+
+def _questions(backend: Backend) -> Iterator[tuple[str, Callable[[], Awaitable[Finding]]]]:
+    """The questions after the first, by name."""
     remote = backend if isinstance(backend, OpenAIBackend) else None
     if remote is not None:
-        yield await server_probes.engine(remote)
-        yield await server_probes.decoding(remote)
-    yield await _structure(backend)
-    yield await _call(backend)
+        yield "engine", partial(server_probes.engine, remote)
+        yield "schema, there", partial(server_probes.decoding, remote)
+    yield "schema, here", partial(_structure, backend)
+    yield "tool call", partial(_call, backend)
     if remote is not None:
-        yield await server_probes.temperature(remote)
-        yield await server_probes.seed(remote)
+        yield (
+            f"temperature {server_probes.ODD_TEMPERATURE}",
+            partial(server_probes.temperature, remote),
+        )
+        yield "seed, twice", partial(server_probes.seed, remote)
     else:
-        yield await _seed(backend)
-    yield await _cut(backend)
+        yield "seed, twice", partial(_seed, backend)
+    yield "budget", partial(_cut, backend)
     if remote is not None:
-        yield await server_probes.continuing(remote)
+        yield "cut reply", partial(server_probes.continuing, remote)
         if remote.profile.decisions:
-            yield await server_probes.decision(remote)
+            yield "decision", partial(server_probes.decision, remote)
 
 
 async def _words(backend: Backend) -> list[Finding]:
@@ -132,7 +148,7 @@ async def _words(backend: Backend) -> list[Finding]:
             question="usage",
             said="counts tokens" if promised else "may not count",
             found="not counted" if counted is None else _many(counted, "token"),
-            verdict="holds" if counted is not None or not promised else "differs",
+            verdict=_counted(counted is not None, promised),
         ),
     ]
 
@@ -142,7 +158,7 @@ async def _structure(backend: Backend) -> Finding:
     said = backend.capabilities.enforcement
     try:
         result = await generate(backend, asks(SEA, schema=UNLIKELY))
-    except AuthenticationFailed:
+    except (AuthenticationFailed, TimedOut):
         raise
     except BackendError as error:
         return Finding(question="schema, here", said=said, found=failure(error), verdict="differs")
@@ -176,7 +192,7 @@ async def _call(backend: Backend) -> Finding:
     asked = replace(asks(_NOTE), tools=(_ADD_NOTE,), kind="route")
     try:
         result = await generate(backend, asked)
-    except AuthenticationFailed:
+    except (AuthenticationFailed, TimedOut):
         raise
     except OutputInvalid:  # tools in words, and a model that cannot follow them
         return Finding(question="tool call", said=said, found="invalid, and raised", verdict="open")
@@ -184,7 +200,7 @@ async def _call(backend: Backend) -> Finding:
         verdict: Verdict = "differs" if backend.capabilities.tools else "holds"
         return Finding(question="tool call", said=said, found=failure(error), verdict=verdict)
     if not result.tool_calls:
-        found = "refused" if result.reason == "refused" else "answered in words"
+        found = "answered in words" if result.reason == "stop" else result.reason
         return Finding(question="tool call", said=said, found=found, verdict="open")
     is_valid = result.enforcement != "none"
     found = result.enforcement if is_valid else "called, with arguments that are invalid"
@@ -221,6 +237,12 @@ def _streamed(drafts: int, claims: Capabilities, *, is_whole: bool) -> Verdict:
     if bool(drafts) == claims.drafts:
         return "holds"
     return "differs" if drafts or is_whole else "open"
+
+
+def _counted(is_counted: bool, is_promised: bool) -> Verdict:
+    if is_counted == is_promised:
+        return "holds"
+    return "more" if is_counted else "differs"
 
 
 def _unit(backend: Backend, claims: Capabilities) -> str:

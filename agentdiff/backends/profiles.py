@@ -201,6 +201,8 @@ _TABLE = (
     ),
     # One of its two runners ignores a schema, with status 200.
     EngineProfile(name="ollama", concurrency=4),
+    # It ignores `response_format` and `stream_options`, and counts tokens in any case. A temperature and a
+    # seed count only where the checkpoint's own generation config samples.
     EngineProfile(
         name="transformers-serve",
         tools="words",

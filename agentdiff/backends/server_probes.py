@@ -25,7 +25,7 @@ from agentdiff.backends.profiles import GENERIC, EngineProfile, guess
 from agentdiff.backends.rendering import Rendering
 from agentdiff.backends.reply import Reply
 from agentdiff.backends.validation import unfenced
-from agentdiff.errors import AuthenticationFailed, BackendError, OutputInvalid
+from agentdiff.errors import AuthenticationFailed, BackendError, OutputInvalid, TimedOut
 from agentdiff.generation import Question, Request
 from agentdiff.messages import Json, assistant, user
 
@@ -40,7 +40,7 @@ async def engine(backend: OpenAIBackend) -> Finding:
     used = backend.profile
     try:
         models, headers = await backend.service.endpoint.fetch("GET", "/models")
-    except AuthenticationFailed:
+    except (AuthenticationFailed, TimedOut):
         raise
     except BackendError as error:
         found = f"no list of models ({type(error).__name__})"
@@ -186,7 +186,7 @@ async def _raw(
             body = await answer.next()
         finally:
             await answer.aclose()
-    except AuthenticationFailed:
+    except (AuthenticationFailed, TimedOut):
         raise
     except BackendError as error:
         return failure(error)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from agentdiff.backends import server_probes
 from agentdiff.backends.filling import shortest
+from agentdiff.backends.findings import Finding
 from agentdiff.backends.scripted import FunctionBackend, TestBackend
 from agentdiff.cli import doctor, main
-from agentdiff.errors import Unavailable
+from agentdiff.errors import TimedOut, Unavailable
 from agentdiff.generation import Capabilities, Finish, Request
 from tests.backends.fakes import DONE, Reply, chunk, frame, stream, whole
 from tests.backends.server import Received, dialect, serving
@@ -125,6 +127,20 @@ def test_a_server_that_does_more_than_it_says_is_well(capsys: pytest.CaptureFixt
     code, found = examined(capsys, honest("vllm"), "--profile", "generic")
     assert code == 0
     assert found["schema, there"]["verdict"] == "more"
+
+
+def test_a_question_that_takes_too_long_is_told_and_the_others_are_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*_: object) -> Finding:
+        raise TimedOut("no answer in time", backend="openai:tiny")
+
+    monkeypatch.setattr(server_probes, "decoding", late)
+    code, found = examined(capsys, honest("generic"), "--profile", "generic")
+    assert code == 0
+    assert found["schema, there"]["verdict"] == "open"
+    assert found["schema, there"]["found"] == "no answer in 60 s"
+    assert found["budget"]["verdict"] == "holds"
 
 
 def test_a_server_that_does_not_write_on_is_found_out(capsys: pytest.CaptureFixture[str]) -> None:
