@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 from pydantic_core import to_jsonable_python
@@ -36,6 +36,10 @@ from agentdiff.errors import (
 )
 from agentdiff.messages import Json, Message, ToolCall, tool_result
 from agentdiff.telemetry import ToolSpan, execute_tool
+
+Context: TypeAlias = Callable[[], RunContext[Any]]
+"""Gives the run as tools see it now. It is passed on and not kept: a run that holds a `Caller` that
+holds the run would be freed by the garbage collector only."""
 
 _SHOWN_CHARS = 200
 """Of what the model wrote in place of arguments, when it is told so."""
@@ -61,7 +65,6 @@ class Caller:
         memory: Memory,
         spending: Spending,
         emit: Emit | None,
-        context: Callable[[], RunContext[Any]],
         approvals: Mapping[str, Approval],
     ) -> None:
         """Nothing runs yet.
@@ -71,18 +74,16 @@ class Caller:
             memory: Knows the calls that were made before, and keeps those that are made.
             spending: Of the run.
             emit: Takes the events; None where nobody watches.
-            context: The run as tools see it now.
             approvals: What a person has said, by the id of the call.
         """
         self._config = config
         self._memory = memory
         self._spending = spending
         self._emit = emit
-        self._context = context
         self._approvals = approvals
         self._again: Counter[str] = Counter()
 
-    async def turn(self, number: int, calls: Sequence[ToolCall]) -> Turn:
+    async def turn(self, number: int, calls: Sequence[ToolCall], *, context: Context) -> Turn:
         """Run the calls of a turn at once, all but those that an earlier life has made.
 
         A `sequential` tool runs alone: after the calls before it, and before those after it.
@@ -90,6 +91,7 @@ class Caller:
         Args:
             number: Of the turn.
             calls: With unique ids.
+            context: The run as tools see it now.
 
         Raises:
             Exception: What a tool raised, where the agent wants it to end the run.
@@ -99,7 +101,7 @@ class Caller:
 
         async def run(at: int) -> None:
             begun.add(at)
-            records[at] = await self.call(calls[at], place=place_of(number, at))
+            records[at] = await self.call(calls[at], place=place_of(number, at), context=context)
 
         def waiting() -> list[int]:
             return [at for at in sorted(begun) if records[at] is None]
@@ -116,7 +118,7 @@ class Caller:
                 break
         return Turn(records, tuple([calls[at] for at in waiting()]))
 
-    async def call(self, call: ToolCall, *, place: str) -> CallRecord | None:
+    async def call(self, call: ToolCall, *, place: str, context: Context) -> CallRecord | None:
         """Run one call, unless an earlier life has: approval, validation, hooks, timeout, span.
 
         None when it waits for a person.
@@ -124,6 +126,7 @@ class Caller:
         Args:
             call: With an id that no other call of the run has.
             place: Of the call in the run, to know it again.
+            context: The run as tools see it now.
 
         Raises:
             Exception: What the tool raised, where the agent wants it to end the run.
@@ -134,7 +137,7 @@ class Caller:
             return record
         if self._emit is not None:
             await self._emit(ToolStarted(call=call))
-        record = await self._made(call)
+        record = await self._made(call, context)
         if record is None:
             return None
         await self._memory.keep_call(place, record)
@@ -142,7 +145,7 @@ class Caller:
             await self._emit(ToolFinished(call=call, record=record))
         return record
 
-    async def _made(self, call: ToolCall) -> CallRecord | None:
+    async def _made(self, call: ToolCall, context: Context) -> CallRecord | None:
         own = self._spending.part()
         tool = self._config.tools.get(call.name)
         started = time.perf_counter()
@@ -154,7 +157,7 @@ class Caller:
             try:
                 if tool is None:
                     raise UnknownTool(call.name, known=tuple(self._config.tools))
-                asked = _Asked(self, call, self._approvals.get(call.id), span)
+                asked = _Asked(self, call, self._approvals.get(call.id), context, span)
                 with inside(own):
                     result = _as_json(await asked.run(tool))
             except _Waits:
@@ -199,15 +202,6 @@ class Caller:
                     raise_with="retries=",
                 )
 
-    def context_of(self, call: ToolCall, approval: Approval | None) -> RunContext[Any]:
-        """The run as this call sees it."""
-        return replace(
-            self._context(),
-            call_id=call.id,
-            attempt=self.attempt_of(call),
-            is_approved=approval is True,
-        )
-
     def attempt_of(self, call: ToolCall) -> int:
         """From 1; higher where the model was told to make a call of this tool again."""
         return self._again[call.name] + 1
@@ -249,11 +243,17 @@ class _Asked:
     """One call on its way to the function, and what a person says to it."""
 
     def __init__(
-        self, caller: Caller, call: ToolCall, approval: Approval | None, span: ToolSpan
+        self,
+        caller: Caller,
+        call: ToolCall,
+        approval: Approval | None,
+        context: Context,
+        span: ToolSpan,
     ) -> None:
         self.approval = approval
         self._caller = caller
         self._call = call
+        self._context = context
         self._span = span
 
     async def run(self, tool: AnyTool) -> Any:
@@ -287,7 +287,12 @@ class _Asked:
         hooks = self._caller.hooks
         if not hooks and not tool.takes_context:
             return await tool.call(self._call.arguments)
-        context = self._caller.context_of(self._call, approval)
+        context = replace(
+            self._context(),
+            call_id=self._call.id,
+            attempt=attempt,
+            is_approved=approval is True,
+        )
 
         async def run(call: ToolCall) -> Any:
             return await tool.call(call.arguments, context)

@@ -77,7 +77,7 @@ class UsageLimits:
 class Spending:
     """What a run has spent, held against its limits and those of the runs around it."""
 
-    __slots__ = ("_calls", "_chain", "_deadline", "_price", "_requests", "cost", "limits", "usage")
+    __slots__ = ("_calls", "_deadline", "_outer", "_price", "_requests", "cost", "limits", "usage")
 
     def __init__(
         self, limits: UsageLimits, *, price: Pricing | None = None, outer: Spending | None = None
@@ -101,8 +101,8 @@ class Spending:
         self.cost: float | None = None
         """What was spent as far as it is known."""
         self._price = price
-        self._chain: tuple[Spending, ...] = (self,) if outer is None else (self, *outer._chain)
-        """This one and those around it."""
+        self._outer: tuple[Spending, ...] = () if outer is None else (outer, *outer._outer)
+        """Those around it, the nearest first."""
         self._deadline = None if outer is None else outer._deadline
         self._requests = 0
         self._calls = 0
@@ -131,7 +131,7 @@ class Spending:
     def add(self, usage: Usage, *, model: str) -> None:
         """Count what a generation used, here and in the runs around this one."""
         cost = None if self._price is None else self._price(model, usage)
-        for each in self._chain:
+        for each in (self, *self._outer):
             each.usage += usage
             if cost is not None:
                 each.cost = (each.cost or 0.0) + cost
@@ -142,9 +142,9 @@ class Spending:
         Raises:
             LimitExceeded: There is no room for it; it is not counted.
         """
-        for each in self._chain:
+        for each in (self, *self._outer):
             each._check_room()
-        for each in self._chain:
+        for each in (self, *self._outer):
             each._requests += 1
 
     def count_calls(self, number: int) -> None:
@@ -153,11 +153,11 @@ class Spending:
         Raises:
             LimitExceeded: There is no room for all of them; none is counted.
         """
-        for each in self._chain:
+        for each in (self, *self._outer):
             limit = each.limits.tool_calls
             if limit is not None and each._calls + number > limit:
                 raise LimitExceeded("tool calls", limit=limit)
-        for each in self._chain:
+        for each in (self, *self._outer):
             each._calls += number
 
     def _check_room(self) -> None:

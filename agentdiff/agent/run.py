@@ -61,7 +61,6 @@ class Run(Generic[OutputT]):
             memory=self.memory,
             spending=self.spending,
             emit=emit,
-            context=self.context,
             approvals=task.approvals or {},
         )
 
@@ -141,7 +140,7 @@ class Run(Generic[OutputT]):
         except LimitExceeded:
             await self.finish(generation)
             raise
-        turn = await self._caller.turn(self.begin_turn(), calls)
+        turn = await self._caller.turn(self.begin_turn(), calls, context=self.context)
         if turn.pending:
             self.pause(turn.pending)
         records = tuple([record for record in turn.records if record is not None])  # all of them
@@ -160,7 +159,7 @@ class Run(Generic[OutputT]):
         """One call of a plan: what an earlier life made of it, or a new one; None while it waits."""
         if place not in self.memory.past.calls:
             self.spending.count_calls(1)
-        return await self._caller.call(call, place=place)
+        return await self._caller.call(call, place=place, context=self.context)
 
     async def finish(
         self,

@@ -1,5 +1,6 @@
 """The loop, reply by reply: what is asked, what is run, what is told, how it ends."""
 
+import gc
 import json
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from agentdiff.agent import Agent, RunResult, StepRecord, UsageLimits, tool
+from agentdiff.agent.limits import Spending
+from agentdiff.agent.run import Run
 from agentdiff.errors import (
     AgentDiffError,
     BackendError,
@@ -624,3 +627,14 @@ def test_a_result_says_its_type() -> None:
 
     assert number().output == int(text().output)
     assert json.loads(text().output) == 42
+
+
+async def test_a_run_that_is_over_is_freed_without_the_garbage_collector() -> None:
+    agent = Agent(Double(calls(("note", {"text": "a"})), says("done")), tools=[note])
+    gc.collect()
+    gc.disable()
+    try:
+        await agent.run("Go")
+        assert not [each for each in gc.get_objects() if isinstance(each, Run | Spending)]
+    finally:
+        gc.enable()
