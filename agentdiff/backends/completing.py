@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentdiff.backends.profiles import EngineProfile
     from agentdiff.backends.service import Call, Service
     from agentdiff.backends.terms import Terms
+    from agentdiff.generation import Request
 
 
 class Completing:
@@ -45,7 +46,7 @@ class Completing:
         async def opened(asked: wire.Asked) -> Call:
             return await self._open(asked, terms, profile)
 
-        asked = self._asked(terms, profile)
+        asked = self._asked(terms.request, profile)
         if profile.structured == "pinned_canvas" and terms.schema is not None and not asked.prefix:
             call = await self._pinning.answer(
                 asked, terms, canvas_tokens=profile.canvas_tokens, opened=opened
@@ -72,9 +73,9 @@ class Completing:
             )
         return call
 
-    def _asked(self, terms: Terms, profile: EngineProfile) -> wire.Asked:
+    def _asked(self, request: Request, profile: EngineProfile) -> wire.Asked:
         return wire.ask(
-            terms.request,
+            request,
             model=self._model,
             profile=profile,
             streamed=self._is_streaming or profile.diffusing,
@@ -107,8 +108,9 @@ class Completing:
         self, prefix: str, terms: Terms, profile: EngineProfile, error: Rejected
     ) -> Call:
         """The answer where a server refuses to write on from a message: it is asked to, in words."""
-        plain = replace(profile, continue_fields=None)
-        asked = self._asked(replace(terms, request=continuing.in_words(terms.request)), plain)
+        # A grammar would have it begin a value anew, so the schema goes in words too.
+        plain = replace(profile, continue_fields=None, structured="prompt", enforcement="validated")
+        asked = self._asked(continuing.in_words(terms.request), plain)
         call = await self._open(replace(asked, prefix=prefix), terms, plain)
         self._identity.does_not_continue()  # an older engine, or a template that cannot
         terms.warnings.append(f"asked in words to go on, because {error}")

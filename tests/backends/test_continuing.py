@@ -89,6 +89,20 @@ async def test_a_server_that_refuses_is_asked_in_words_from_then_on() -> None:
     assert not backend.capabilities.continues
 
 
+async def test_a_value_that_is_asked_for_in_words_is_not_begun_anew() -> None:
+    half = len(VALID) // 2
+
+    def refuses(body: dict[str, Any]) -> Reply:
+        if body.get("continue_final_message"):
+            return refusing(body)
+        return completion(VALID if "response_format" in body else VALID[half:])
+
+    request = Request(messages=(user("where?"), assistant(VALID[:half])), schema=CITY)
+    server = Server(refuses)
+    result = await generate(server.backend(profile="vllm", streaming=False), request)
+    assert (VALID[:half] + result.text, result.enforcement) == (VALID, "validated")
+
+
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [(401, "", AuthenticationFailed), (400, "context_length_exceeded", ContextTooLong)],
