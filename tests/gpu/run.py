@@ -1,10 +1,11 @@
 """What decoding costs on a device: `tests/gpu/run.sh`.
 
-Prints two markdown tables: how far the logits of the golden families move in float32 and bfloat16, and the speed of
-random models of real size, each against the loop one would write first. Wall time, medians, both sides interleaved,
-nothing compiled. The weights are random, so a policy that looks at confidence would say nothing: every block takes a
-fixed number of steps, on both sides the same. *Same tokens* are those that the first loop writes too. Ends with 1 if a
-family is out of tolerance.
+Prints three markdown tables: how far the logits of the golden families move in float32 and bfloat16; what it takes to
+bring the scores of a step to the grammars, whole or by parts; and the speed of random models of real size, each against
+the loop one would write first. Wall time, medians, both sides interleaved, nothing compiled. The weights are random, so
+a policy that looks at confidence would say nothing: every block takes a fixed number of steps, on both sides the same.
+*Same tokens* are those that the first loop writes too. Ends with 1 if a family is out of tolerance, or if a grammar
+writes other tokens by parts.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 import torch
 
-from agentdiff.constraint import compile_schema
+from agentdiff.constraint import bench, compile_schema
 from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Quota, Renoise
-from tests.gpu.models import GEMMA, LLADA2, SDAR, Made, make
+from tests.benchmarks import step_scores
+from tests.gpu.models import GEMMA, LLADA2, SDAR, TINY_VOCABULARY, Made, make
 from tests.gpu.parity import GOLDENS, Parity, parity
 
 SCHEMA = {
@@ -282,6 +284,21 @@ def transformers_loop(made: Made, load: Load, batch: int) -> Decoded:
     )
 
 
+def scores_of_steps(load: Load, *, device: str, tiny: bool) -> Iterator[list[step_scores.Row]]:
+    """Whole rows against parts of them, greedy and drawn, on one sequence and on a full batch."""
+    vocabulary, _ = bench.bench_vocabulary(TINY_VOCABULARY if tiny else SDAR.vocab_size)
+    for batch in (load.batches[0], load.batches[-1]):
+        for temperature in (0.0, 0.7):
+            yield step_scores.measure(
+                device,
+                vocabulary=vocabulary,
+                batch=batch,
+                block=load.block_len,
+                repeats=3 * load.repeats,
+                temperature=temperature,
+            )
+
+
 def name_of(made: Made) -> str:
     """The model and its size."""
     size = f"{made.billions:.1f} B" if made.billions >= 0.1 else f"{1e3 * made.billions:.1f} M"
@@ -341,6 +358,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     )
     print(f"torch {torch.__version__}, {name}, {asked.dtype}\n\n{parity_table(checked)}\n")
+    scored = list(scores_of_steps(load, device=asked.device, tiny=asked.tiny))
+    print(f"Scores of a step\n\n{step_scores.table([row for pair in scored for row in pair])}\n")
     speeds: list[Speed] = []
     for shape, length, measure in (
         (SDAR, load.block_len, mask_model),
@@ -359,7 +378,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"Prompt {load.prompt_len}, reply {load.reply_len}, blocks of {load.block_len} in {load.steps} steps, "
         f"canvases of {load.canvas_len} in {load.canvas_steps}.\n\n{speed_table(speeds)}"
     )
-    return int(not all(row.is_good for row in checked))
+    is_good = all(row.is_good for row in checked) and not any(map(step_scores.differ, scored))
+    return int(not is_good)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Parity and speed on a GPU, as one markdown table each: `tests/gpu/run.sh`, meant to take a few minutes on one H200.
+# Parity, the way of scores to the grammars, and speed on a GPU, as one markdown table each: `tests/gpu/run.sh`, meant to
+# take a few minutes on one H200.
 # Nothing is downloaded: the models are random, made on the device. Without a GPU: `tests/gpu/run.sh --device cpu --tiny`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

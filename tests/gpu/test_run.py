@@ -15,7 +15,10 @@ pytestmark = pytest.mark.filterwarnings(  # what transformers' loop imports in t
 
 
 def check_tables(printed: str) -> list[list[str]]:
-    parity, speed = printed.split("Prompt ")
+    before, speed = printed.split("Prompt ")
+    parity, scores = before.split("Scores of a step")
+    moved = [line.split(" | ") for line in scores.splitlines() if line.startswith("| ")][1:]
+    assert [row[2] for row in moved] == 4 * ["whole rows", "by parts"]
     assert "out of tolerance" not in parity
     lines = [line for line in parity.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3 * 2  # families, precisions
