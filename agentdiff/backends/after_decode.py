@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +23,7 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing.exceptions import Unresolvable
 
 from agentdiff.backends.validation import AnyDraftValidator
+from agentdiff.backends.validation import quick_validator as _quick
 from agentdiff.constraint.store import cache_folder
 from agentdiff.messages import Json
 
@@ -72,17 +71,6 @@ def keep(dump: Dump) -> Path | None:
         os.replace(temporary, path)
         return path
     return None
-
-
-@lru_cache(maxsize=256)
-def _quick(schema: str) -> Any:
-    """The validator of jsonschema-rs; None where it is not installed or does not take the schema."""
-    if find_spec("jsonschema_rs") is None:
-        return None
-    try:
-        return importlib.import_module("jsonschema_rs").validator_for(json.loads(schema))
-    except ValueError:
-        return None
 
 
 @lru_cache(maxsize=256)

@@ -60,11 +60,12 @@ class Answer:
         self._fault = fault
         self._hidden = hidden
         self._release: Callable[[], None] | None = release
+        # What is not squeezed is read as it comes. A test's transport may hand over a whole body, which
+        # is no longer there to be read raw.
         is_plain = self.headers.get("content-encoding", "") in _IS_PLAIN
-        # A test's transport may hand over a whole body, which is no longer there to be read raw.
         is_raw = is_plain and not response.is_stream_consumed
         self._bytes: AsyncIterator[bytes] = (
-            response.aiter_raw() if is_raw else response.aiter_bytes()
+            aiter(response.stream) if is_raw else response.aiter_bytes()
         )
         self._reader = EventReader()
         self._ready: deque[Mapping[str, Json]] = deque()
@@ -104,6 +105,7 @@ class Answer:
         self._has_ended = True
         try:
             body = b"".join([part async for part in self._bytes])
+            await self._response.aclose()
         except self._errors as error:
             raise self._fault(error) from None
         self._is_exhausted = True
@@ -132,6 +134,8 @@ class Answer:
     async def _read_events(self) -> None:
         try:
             data = await anext(self._bytes, None)
+            if data is None:
+                await self._response.aclose()
             events = self._reader.close() if data is None else self._reader.feed(data)
         except self._errors as error:
             raise self._fault(error) from None
@@ -158,6 +162,7 @@ class Answer:
         try:
             while await anext(self._bytes, None) is not None:
                 pass
+            await self._response.aclose()
             self._is_exhausted = True
         except self._errors:
             pass  # all that matters has been read

@@ -10,6 +10,8 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn, cast
 
 import jsonschema.exceptions
@@ -27,6 +29,12 @@ SHOWN = 80
 FAULTS = 8
 """Faults of one output that are listed for a repair."""
 
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
 _FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 
@@ -37,7 +45,7 @@ def parse_json(text: str) -> Json:
         ValueError: It is not JSON; `NaN` and `Infinity` are not.
     """
     try:
-        return json.loads(text, parse_constant=_not_json)
+        return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -62,6 +70,20 @@ def _validator(text: str) -> Validator:
         path = "".join(f"/{part}" for part in error.absolute_path)
         raise SchemaError(f"not a JSON Schema: {_shown(error)}", path=path) from None
     return kind(schema, registry=Registry())
+
+
+@functools.lru_cache(maxsize=256)
+def quick_validator(text: str) -> Any:
+    """The validator of jsonschema-rs of a schema in JSON; None where it is not installed or does not take it.
+
+    It never fetches a `$ref` either.
+    """
+    if find_spec("jsonschema_rs") is None:
+        return None
+    try:
+        return import_module("jsonschema_rs").validator_for(json.loads(text), retriever=_nowhere)
+    except ValueError:
+        return None
 
 
 def check_output(text: str, schema: Validator, *, backend: str) -> None:
@@ -98,11 +120,21 @@ def arguments_hold(calls: Iterable[ToolCall], tools: Iterable[ToolSpec]) -> bool
         return all(
             call.malformed is None
             and call.name in parameters
-            and validator(parameters[call.name]).is_valid(call.arguments)
+            and _satisfies(call.arguments, parameters[call.name])
             for call in calls
         )
     except (SchemaError, Unresolvable):
         return False  # a schema that cannot be used proves nothing
+
+
+def _nowhere(uri: str) -> NoReturn:
+    raise ValueError("a schema is never fetched")
+
+
+def _satisfies(arguments: Mapping[str, Json], schema: Mapping[str, Json]) -> bool:
+    text, value = json.dumps(schema, sort_keys=True), dict(arguments)
+    quick = quick_validator(text)
+    return (quick is not None and quick.is_valid(value)) or _validator(text).is_valid(value)
 
 
 def _invalid(fault: str, text: str, backend: str, *others: str) -> OutputInvalid:
@@ -132,10 +164,6 @@ def _where(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos}"
     return str(error)
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _flag(

@@ -1,5 +1,9 @@
+import socket
+from types import MappingProxyType
+
 import pytest
 
+from agentdiff.backends import validation
 from agentdiff.backends.validation import arguments_hold, check_output, validator
 from agentdiff.errors import OutputInvalid, SchemaError
 from agentdiff.messages import ToolCall, ToolSpec
@@ -60,3 +64,25 @@ def test_arguments_hold_only_where_a_tool_says_so() -> None:
     assert not arguments_hold([good, bad], [tool])
     assert not arguments_hold([unknown], [tool])
     assert not arguments_hold([good], [ToolSpec(name="t", parameters={"type": 7})])
+
+
+def test_a_schema_of_a_tool_is_never_fetched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        elsewhere = {"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"}
+        call = ToolCall(id="1", name="t", arguments={"n": 1})
+        assert not arguments_hold([call], [ToolSpec(name="t", parameters=elsewhere)])
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize("has_quick", [True, False])
+def test_both_validators_hold_arguments_to_the_same_schema(
+    has_quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_quick:
+        monkeypatch.setattr(validation, "quick_validator", lambda _: None)
+    tool = ToolSpec(name="t", parameters=CLOSED)
+    for arguments, holds in [({"n": 1}, True), ({"n": 0}, False), ({}, False), ({"n": "1"}, False)]:
+        call = ToolCall(id="1", name="t", arguments=MappingProxyType(arguments))
+        assert arguments_hold([call], [tool]) is holds
