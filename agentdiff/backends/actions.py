@@ -62,7 +62,7 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     has_results = any(message.role == "tool" for message in request.messages)
     actions: list[dict[str, Json]] = []
     definitions: dict[str, Json] = {}
-    numbers = quantities(_said(request)) if format.grounded else []
+    numbers = quantities(said(request)) if format.grounded else []
     if request.tool_choice != "none":
         for tool in request.tools:
             parameters = _hoisted(
@@ -97,7 +97,7 @@ def grounding(request: Request, format: ReplyFormat) -> dict[str, list[str]]:
 
 def argument_grounding(request: Request, format: ReplyFormat) -> dict[str, dict[str, list[str]]]:
     """Tool -> pointer into its arguments -> texts, where free strings must be spans of the conversation."""
-    texts = _said(request)
+    texts = said(request)
     return {
         tool.name: {
             f"/{_escape(name)}{suffix}": texts
@@ -109,7 +109,8 @@ def argument_grounding(request: Request, format: ReplyFormat) -> dict[str, dict[
     }
 
 
-def _said(request: Request) -> list[str]:
+def said(request: Request) -> list[str]:
+    """The texts that grounded arguments come from: what the user said, and what the tools returned."""
     return [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
 
 

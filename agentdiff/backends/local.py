@@ -278,7 +278,7 @@ class LocalBackend:
         matcher: Matcher | None = None
         if framing.language is not None:
             try:
-                matcher = self._prompting.matcher(framing.language, budget.ceiling)
+                matcher = self._prompting.matcher(request, framing.language, budget.ceiling)
             except BudgetTooSmall as error:
                 if budget.ceiling == room:
                     raise self._too_long(len(prompt), error.needed) from None

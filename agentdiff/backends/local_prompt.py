@@ -9,7 +9,9 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from agentdiff.backends.actions import said
 from agentdiff.backends.chat_template import ChatTemplate
+from agentdiff.backends.exclusive import ExclusiveMatcher
 from agentdiff.backends.framing import Framing, Language, frame
 from agentdiff.backends.vocabulary import vocabulary_of
 from agentdiff.constraint import Grammar, GrammarCache, Matcher
@@ -61,8 +63,8 @@ class Prompting:
         """A text in tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def matcher(self, language: Language, budget: int) -> Matcher:
-        """What holds a reply of at most `budget` tokens to the language.
+    def matcher(self, request: Request, language: Language, budget: int) -> Matcher:
+        """What holds a reply to `request`, of at most `budget` tokens, to the language.
 
         Raises:
             BudgetTooSmall: It has no room for the shortest reply. That no tool fits can be said in a
@@ -75,7 +77,10 @@ class Prompting:
             needed = self._shortest_call(grammar, language)
             if needed is not None and budget < needed:
                 raise BudgetTooSmall(budget=budget, needed=needed)
-        return grammar.start(budget)
+        matcher = grammar.start(budget)
+        if self.format.grounded:
+            return ExclusiveMatcher(matcher, self.vocabulary, said(request))
+        return matcher
 
     def _may_refuse(self, language: Language) -> bool:
         """Whether the reply may say that no tool fits, beside calls."""

@@ -8,7 +8,7 @@ would be megabytes in every step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ FloatArray = NDArray[np.float64]
 FLOOR = -1e4
 """The least log-probability: what the model rules out stays possible when the grammar demands
 it."""
+
+RULED_OUT = -100.0
+"""Less than any model says, and far above FLOOR, so that many of them still add up."""
 
 
 class Sums(NamedTuple):
@@ -145,11 +148,31 @@ class StepScores:
             ValueError: A token is no column of `parts`.
         """
         row = self.rows[int(self.row_of()[position])]
+        return row[self._columns_of(tokens)].astype(np.float64)
+
+    def without(self, position: int, token: int) -> StepScores:
+        """Return the same scores with a token ruled out at a scored position, as far as anything is.
+
+        Raises:
+            ValueError: The token is no column of `parts`.
+        """
+        rows = self.rows.copy()
+        rows[int(self.row_of()[position]), self._columns_of([token])] = RULED_OUT
+        renew = self.renew
+
+        def renewed(more: Parts) -> StepScores:
+            assert renew is not None
+            return renew(more).without(position, token)
+
+        return replace(self, rows=rows, renew=renewed if renew else None)
+
+    def _columns_of(self, tokens: Sequence[int]) -> IntArray:
+        """Where tokens stand in a row."""
         if self.parts is None:
-            return row[list(tokens)].astype(np.float64)
+            return np.array(tokens, np.int64)
         columns = self.parts.columns
         order = np.argsort(columns)
         found = order[np.minimum(np.searchsorted(columns, tokens, sorter=order), len(order) - 1)]
         if (columns[found] != tokens).any():
             raise ValueError(f"tokens {list(tokens)} are not all among what the grammar asks for")
-        return row[found].astype(np.float64)
+        return found
