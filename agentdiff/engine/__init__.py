@@ -7,6 +7,7 @@ Shapes everywhere: B batch, T new positions, L block, S cached positions, V voca
 """
 
 from agentdiff.engine.block_ends import BlockEnds
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.engine import Engine
 from agentdiff.engine.families.base import CanvasFamily, Family, FamilyTraits
 from agentdiff.engine.load import load_family
@@ -29,6 +30,7 @@ from agentdiff.engine.unmask import (
 
 __all__ = [
     "BlockEnds",
+    "Buckets",
     "CanvasFamily",
     "DecodeOutput",
     "DecodeParams",

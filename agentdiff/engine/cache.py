@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.buckets import next_power
+
 
 class LayerKV(NamedTuple):
     """Keys and values of one layer: [B, H, S, D] each."""
@@ -96,16 +98,19 @@ class KVBuffer:
         for copy in copies:
             self.lengths[copy.row] = copy.at + copy.count
 
-    def past(self, rows: Sequence[int], length: int, *, room: int = 0) -> list[LayerKV]:
+    def past(
+        self, rows: Sequence[int], length: int, *, room: int = 0, count: int = 0
+    ) -> list[LayerKV]:
         """The first `length` columns of some rows: [B, H, length, D] per layer; empty when there is nothing to see.
 
         A view where the rows are the first ones in order; with `room` free columns behind it where they hold no more
-        than `length`, so that a pass of so many positions need not copy what it sees.
+        than `length`, so that a pass of so many positions need not copy what it sees. Rows that mean nothing fill the
+        batch up to `count`, which is at most the next power of two.
         """
         if length == 0:
             return []
-        count = len(rows)
-        if list(rows) == list(range(count)):
+        count = max(count, len(rows))
+        if list(rows) == list(range(len(rows))):
             room = room if max(self.lengths[:count]) <= length else 0
             self._grow(self._layers, length + room)
             whole = [
@@ -113,7 +118,9 @@ class KVBuffer:
                 for k, v in self._layers
             ]
             return [HeldKV.first(layer, length) for layer in whole] if room else whole
-        index = torch.tensor(rows, device=self._layers[0].keys.device)
+        index = torch.tensor(
+            [*rows, *[0] * (count - len(rows))], device=self._layers[0].keys.device
+        )
         return [LayerKV(k[index, :, :length], v[index, :, :length]) for k, v in self._layers]
 
     def span(self, row: int, start: int, end: int) -> list[LayerKV]:
@@ -127,7 +134,7 @@ class KVBuffer:
         rows, held = self._capacity
         if len(self.lengths) <= rows and columns <= held:
             return
-        rows = max(rows, _power(len(self.lengths)))
+        rows = max(rows, next_power(len(self.lengths)))
         if columns > held:
             held = columns + columns // 2 + 31 & ~31
         old = self._layers or [None] * len(like)
@@ -161,8 +168,3 @@ def _flat(copies: Sequence[Copy]) -> NDArray[np.int64]:
             np.repeat([copy.first for copy in copies], counts) + offsets,
         ]
     ).astype(np.int64)
-
-
-def _power(count: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, count - 1).bit_length()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.load import load_family
 from agentdiff.engine.outcome import Update, failure, finish, forced_end
 from agentdiff.engine.regimes.bidirectional import Bidirectional
@@ -44,6 +45,7 @@ class Engine:
         max_batch: int = 64,
         max_cache_bytes: int | None = None,
         prefix_bytes: int = PREFIX_BYTES,
+        buckets: Buckets | None = None,
     ) -> None:
         """Set up an empty engine.
 
@@ -53,11 +55,12 @@ class Engine:
             max_cache_bytes: Keys and values that sequences decoded together may take, counted at their ceilings;
                 others wait. One sequence is always let in. None is no limit.
             prefix_bytes: Keys and values kept for later requests that begin the same way; 0 keeps none.
+            buckets: Round the shapes of passes up; None runs them as they are.
         """
         self.family = family
         self.max_batch = max_batch
         self.max_cache_bytes = max_cache_bytes
-        self._regime = _regime(family, prefix_bytes=prefix_bytes)
+        self._regime = _regime(family, prefix_bytes=prefix_bytes, buckets=buckets)
         self._ids = itertools.count()
         self._active: dict[int, Sequence] = {}
         self._waiting: dict[int, Sequence] = {}
@@ -80,14 +83,17 @@ class Engine:
         max_memory: Mapping[Any, Any] | None = None,
         offload_folder: str | Path | None = None,
         quantization_config: Any = None,
+        torch_compile: str | None = None,
         max_batch: int = 64,
         max_cache_bytes: int | None = None,
         prefix_bytes: int = PREFIX_BYTES,
+        buckets: Buckets | None = None,
     ) -> Engine:
         """Load a checkpoint, a folder or a hub id, into an engine.
 
         See `load_family` for what concerns the model and `Engine` for the rest. On a GPU `max_cache_bytes` is by
-        default four fifths of what is free once the model is loaded, less `prefix_bytes`.
+        default four fifths of what is free once the model is loaded, less `prefix_bytes`. With `torch_compile`,
+        `buckets` is by default `Buckets()`.
 
         Raises:
             ConfigurationError: See `load_family`.
@@ -107,12 +113,19 @@ class Engine:
             max_memory=max_memory,
             offload_folder=offload_folder,
             quantization_config=quantization_config,
+            torch_compile=torch_compile,
         )
+        if torch_compile is not None and buckets is None:
+            buckets = Buckets()
         if max_cache_bytes is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
             max_cache_bytes = max(0, free * 4 // 5 - prefix_bytes)
         return cls(
-            model, max_batch=max_batch, max_cache_bytes=max_cache_bytes, prefix_bytes=prefix_bytes
+            model,
+            max_batch=max_batch,
+            max_cache_bytes=max_cache_bytes,
+            prefix_bytes=prefix_bytes,
+            buckets=buckets,
         )
 
     @property
@@ -288,11 +301,13 @@ class Engine:
         return needed <= self.max_cache_bytes
 
 
-def _regime(family: Family | CanvasFamily, *, prefix_bytes: int) -> Regime:
+def _regime(family: Family | CanvasFamily, *, prefix_bytes: int, buckets: Buckets | None) -> Regime:
     match family.traits.attention:
         case "block_causal":
-            return BlockCausal(cast("Family", family), prefix_bytes=prefix_bytes)
+            return BlockCausal(cast("Family", family), prefix_bytes=prefix_bytes, buckets=buckets)
         case "bidirectional":
-            return Bidirectional(cast("Family", family))
+            return Bidirectional(cast("Family", family), buckets=buckets)
         case "canvas":
-            return CanvasRegime(cast("CanvasFamily", family), prefix_bytes=prefix_bytes)
+            return CanvasRegime(
+                cast("CanvasFamily", family), prefix_bytes=prefix_bytes, buckets=buckets
+            )

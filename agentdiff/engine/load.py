@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agentdiff.engine.families.base import Attention, Shift
+from agentdiff.engine.families.compiled import compile_module
 from agentdiff.engine.families.configs import Reading
 from agentdiff.engine.families.stock import LoadOptions, to_dtype
 from agentdiff.engine.families.table import FAMILIES, FamilySpec
@@ -39,6 +40,7 @@ def load_family(
     max_memory: Mapping[Any, Any] | None = None,
     offload_folder: str | Path | None = None,
     quantization_config: Any = None,
+    torch_compile: str | None = None,
 ) -> Family | CanvasFamily:
     """Load a checkpoint.
 
@@ -57,6 +59,8 @@ def load_family(
         max_memory: Goes with `device_map`.
         offload_folder: Goes with `device_map`.
         quantization_config: As transformers takes it.
+        torch_compile: A backend of `torch.compile` ("inductor") that stock models are compiled by when they are first
+            run; where that fails they run as they are, which is said once. None compiles nothing.
 
     Raises:
         ConfigurationError: No such checkpoint, one of a kind that is not known, a value of its config that is missing,
@@ -78,6 +82,10 @@ def load_family(
         ("cuda" if torch.cuda.is_available() else "cpu") if device in (None, "auto") else device
     )
     module, _, name = spec.adapter.partition(":")
+    if torch_compile is not None and not spec.native:
+        raise ConfigurationError(
+            f"`torch_compile` is for models of transformers, `{spec.name}` is none"
+        )
     loaded = getattr(importlib.import_module(module), name)
     if spec.name == "router":
         try:
@@ -104,7 +112,11 @@ def load_family(
         attn_implementation=attn_implementation,
         native={name: value for name, value in native.items() if value is not None},
     )
-    return loaded.load(spec, Reading(path, values), options)
+    model = loaded.load(spec, Reading(path, values), options)
+    if torch_compile is not None:
+        for part in model.parts:
+            compile_module(part, torch_compile)
+    return model
 
 
 def find_spec(

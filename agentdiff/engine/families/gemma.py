@@ -13,12 +13,13 @@ from typing import Any, Self
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.families.base import FamilyTraits
 from agentdiff.engine.families.compat import cached, load_stock_folder, run_decoder
+from agentdiff.engine.families.compiled import call_compiled
 from agentdiff.engine.families.configs import Reading
 from agentdiff.engine.families.stock import LoadOptions, additive, read_dtype
 from agentdiff.engine.families.table import FamilySpec
@@ -89,6 +90,11 @@ class DiffusionGemmaFamily:
         return type(self)(self.model, traits)
 
     @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        """What may be compiled."""
+        return self._encoder, self._decoder
+
+    @property
     def traits(self) -> FamilyTraits:
         """See `CanvasFamily.traits`."""
         return self._traits
@@ -106,8 +112,11 @@ class DiffusionGemmaFamily:
         columns = torch.arange(held, device=ids.device).expand(len(ids), -1)
         distance = positions[:, :, None] - torch.cat([columns, positions], 1)[:, None, :]
         masks = self._masks(mask, (distance < self._window)[:, None])
-        _, own = run_decoder(
-            self._encoder, ids, positions=positions, mask=masks, past=past, layers=self._layers
+        _, own = call_compiled(
+            self._encoder,
+            lambda: run_decoder(
+                self._encoder, ids, positions=positions, mask=masks, past=past, layers=self._layers
+            ),
         )
         return own
 
@@ -126,15 +135,19 @@ class DiffusionGemmaFamily:
         first = positions[:, :1] - (self._window - 1)
         kept = torch.arange(held, device=canvas.device) >= first
         near = torch.cat([kept, kept.new_ones(len(canvas), length)], 1)
-        hidden = self._decoder(
-            decoder_input_ids=canvas,
-            decoder_position_ids=positions,
-            decoder_attention_mask=self._masks(mask, near[:, None, None]),
-            self_conditioning_logits=conditioning,
-            self_conditioning_mask=conditioned,
-            **cached(self._decoder, past),
-        ).last_hidden_state
-        logits = self._head(hidden)
+        masks = self._masks(mask, near[:, None, None])
+        output = call_compiled(
+            self._decoder,
+            lambda: self._decoder(
+                decoder_input_ids=canvas,
+                decoder_position_ids=positions,
+                decoder_attention_mask=masks,
+                self_conditioning_logits=conditioning,
+                self_conditioning_mask=conditioned,
+                **cached(self._decoder, past),
+            ),
+        )
+        logits = self._head(output.last_hidden_state)
         if self._cap is not None:
             logits = torch.tanh(logits / self._cap) * self._cap
         return logits.float()

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from agentdiff.engine.cache import LayerKV
+from agentdiff.engine.families.compiled import call_compiled
 from agentdiff.engine.families.stock import StockFamily
 from agentdiff.errors import ConfigurationError
 
@@ -33,7 +34,10 @@ class ModernBertFamily(StockFamily):
             "full_attention": self._native_mask(mask),
             "sliding_attention": self._native_mask(mask & near[:, None]),
         }
-        output = self._decoder(input_ids=ids, attention_mask=masks, position_ids=positions)
+        output = call_compiled(
+            self._decoder,
+            lambda: self._decoder(input_ids=ids, attention_mask=masks, position_ids=positions),
+        )
         return output.last_hidden_state, ()
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.families.base import FamilyTraits
 from agentdiff.engine.families.compat import load_stock, run_decoder, tied_names
+from agentdiff.engine.families.compiled import call_compiled
 from agentdiff.engine.families.configs import Reading
 from agentdiff.engine.families.keys import arrange, rename
 from agentdiff.engine.families.table import FamilySpec
@@ -81,6 +82,11 @@ class StockFamily:
         return type(self)(self.model, traits)
 
     @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        """What may be compiled."""
+        return (self._decoder,)
+
+    @property
     def traits(self) -> FamilyTraits:
         """See `Family.traits`."""
         return self._traits
@@ -94,13 +100,16 @@ class StockFamily:
         self, ids: Tensor, *, positions: Tensor, mask: Tensor, past: Sequence[LayerKV]
     ) -> tuple[Tensor, Sequence[LayerKV]]:
         """See `Family.run`."""
-        return run_decoder(
+        return call_compiled(
             self._decoder,
-            ids,
-            positions=positions,
-            mask=self._native_mask(mask),
-            past=past,
-            layers=self._layers,
+            lambda: run_decoder(
+                self._decoder,
+                ids,
+                positions=positions,
+                mask=self._native_mask(mask),
+                past=past,
+                layers=self._layers,
+            ),
         )
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.cache import Copy, KVBuffer
 from agentdiff.engine.denoise import wanted, write_forced
 from agentdiff.engine.outcome import Update
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
 class Bidirectional:
     """Decodes sequences of a bidirectional family, a block of the canvas at a time."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, *, buckets: Buckets | None = None) -> None:
         self.family = family
+        self.buckets = buckets
         self.traits = family.traits
         assert self.traits.mask_id is not None
         self.mask_id = self.traits.mask_id
@@ -204,7 +206,9 @@ class Bidirectional:
     def _run(self, group: list[_Push], questions: dict[Sequence, Question]) -> Many[Tensor]:
         """One pass: for each push [n, E] the hidden states that score what its sequence asks."""
         rows = [push.row for push in group]
-        batch = collate(rows, self.buffer, mask_id=self.mask_id, device=self.family.device)
+        batch = collate(
+            rows, self.buffer, mask_id=self.mask_id, device=self.family.device, buckets=self.buckets
+        )
         hidden, own = self.family.run(
             batch.ids, positions=batch.positions, mask=batch.mask, past=batch.past
         )

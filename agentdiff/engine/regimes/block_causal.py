@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.cache import Copy, KVBuffer, LayerKV
 from agentdiff.engine.denoise import commit_first, wanted, write_forced
 from agentdiff.engine.outcome import Update
@@ -41,8 +42,11 @@ PREFILL_POSITIONS = 4096
 class BlockCausal:
     """Decodes sequences of a block-causal family."""
 
-    def __init__(self, family: Family, *, prefix_bytes: int) -> None:
+    def __init__(
+        self, family: Family, *, prefix_bytes: int, buckets: Buckets | None = None
+    ) -> None:
         self.family = family
+        self.buckets = buckets
         self.traits = family.traits
         assert self.traits.mask_id is not None
         self.mask_id = self.traits.mask_id
@@ -281,7 +285,9 @@ class BlockCausal:
         )
 
     def _run(self, rows: list[Row]) -> tuple[Tensor, Many[LayerKV]]:
-        batch = collate(rows, self.buffer, mask_id=self.mask_id, device=self.family.device)
+        batch = collate(
+            rows, self.buffer, mask_id=self.mask_id, device=self.family.device, buckets=self.buckets
+        )
         result = self.family.run(
             batch.ids, positions=batch.positions, mask=batch.mask, past=batch.past
         )

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.cache import Copy, KVBuffer
 from agentdiff.engine.grammar_scores import Asked, reduce
 from agentdiff.engine.outcome import Update, after_step, failure
@@ -66,8 +67,11 @@ class _Step:
 class CanvasRegime:
     """Decodes sequences of a canvas family."""
 
-    def __init__(self, family: CanvasFamily, *, prefix_bytes: int) -> None:
+    def __init__(
+        self, family: CanvasFamily, *, prefix_bytes: int, buckets: Buckets | None = None
+    ) -> None:
         self.family = family
+        self.buckets = buckets
         self.traits = family.traits
         self.buffer = KVBuffer()
         self.prefixes = PrefixCache(PREFIX_UNIT, max_bytes=prefix_bytes)
@@ -179,7 +183,9 @@ class CanvasRegime:
                             blocks=np.arange(start, stop),
                         )
                     )
-                batch = collate(rows, self.buffer, mask_id=0, device=self.family.device)
+                batch = collate(
+                    rows, self.buffer, mask_id=0, device=self.family.device, buckets=self.buckets
+                )
                 own = self.family.encode(
                     batch.ids, positions=batch.positions, mask=batch.mask, past=batch.past
                 )
@@ -265,17 +271,16 @@ class CanvasRegime:
             Row(sequence=s, ids=c.ids, start=s.begin, past=s.begin)
             for s, c in zip(group, canvases, strict=True)
         ]
-        batch = collate(rows, self.buffer, mask_id=0, device=device)
+        batch = collate(rows, self.buffer, mask_id=0, device=device, buckets=self.buckets)
         conditioned = [canvas.conditioning is not None for canvas in canvases]
         conditioning: Tensor | None = None
         if any(conditioned):
             like = next(c.conditioning for c in canvases if c.conditioning is not None)
-            conditioning = torch.stack(
-                [
-                    torch.zeros_like(like) if c.conditioning is None else c.conditioning
-                    for c in canvases
-                ]
-            )
+            conditioning = like.new_zeros(*batch.ids.shape, like.shape[-1])
+            for n, canvas in enumerate(canvases):
+                if canvas.conditioning is not None:
+                    conditioning[n, : len(canvas.ids)] = canvas.conditioning
+            conditioned += [False] * (len(batch.ids) - len(canvases))
         logits = self.family.decode(
             batch.ids,
             positions=batch.positions,
@@ -286,7 +291,7 @@ class CanvasRegime:
         )
         for row in rows:
             row.sequence.pushed(row.width)
-        return logits
+        return logits[: len(rows), : rows[0].width]
 
     def _draw(self, sequence: Sequence, log_probs: Tensor) -> Tensor:
         """[L] a token for each position of [L, V]; the likeliest at temperature 0."""

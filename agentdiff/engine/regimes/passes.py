@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentdiff.engine.buckets import Buckets
 from agentdiff.engine.cache import KVBuffer, LayerKV
 from agentdiff.engine.sequence import Sequence
 
@@ -59,10 +60,19 @@ class Batch:
     past: list[LayerKV]
 
 
-def collate(rows: Many[Row], buffer: KVBuffer, *, mask_id: int, device: torch.device) -> Batch:
-    """The tensors of one pass."""
+def collate(
+    rows: Many[Row],
+    buffer: KVBuffer,
+    *,
+    mask_id: int,
+    device: torch.device,
+    buckets: Buckets | None = None,
+) -> Batch:
+    """The tensors of one pass; with `buckets` they have more rows, positions and columns than are meant."""
     count, width = len(rows), max(row.width for row in rows)
     columns = max(row.past for row in rows)
+    if buckets is not None:
+        count, width, columns = buckets.fit(count, width, columns)
     whole = np.zeros((4, count, width), np.int64)
     limits = np.zeros((3, count, 1), np.int64)
     whole[2] = PADDING
@@ -80,19 +90,23 @@ def collate(rows: Many[Row], buffer: KVBuffer, *, mask_id: int, device: torch.de
             positions[shadow] = row.start + row.shadows
             block[shadow] = block[row.shadows]
             itself[shadow] = row.shadows
+    whole[2, len(rows) :, 0] = 0  # an added row has one position, as no query may see nothing
     ids, positions, block, itself = torch.from_numpy(whole).to(device)
     own = _visible(rows, block, itself)
     past, low, high = torch.from_numpy(limits).to(device)
     column = torch.arange(columns, device=device)
     seen = (column < past) & ~((column >= low) & (column < high))
     mask = torch.cat([seen[:, None].expand(-1, width, -1), own], 2)[:, None]
-    held = buffer.past([row.sequence.row for row in rows], columns, room=width)
+    places = [row.sequence.row for row in rows]
+    held = buffer.past(places, columns, room=width, count=count)
     return Batch(ids, positions, mask, held)
 
 
 def _visible(rows: Many[Row], block: Tensor, itself: Tensor) -> Tensor:
     """[B, T, T] bool: which of the new positions see each other."""
-    is_plain = all(row.blocks is None and row.width == block.shape[1] for row in rows)
+    is_plain = len(rows) == len(block) and all(
+        row.blocks is None and row.width == block.shape[1] for row in rows
+    )
     has_shadows = any(len(row.shadows) for row in rows)
     if is_plain and not has_shadows:
         return torch.ones(1, 1, 1, dtype=torch.bool, device=block.device).expand(
@@ -103,7 +117,8 @@ def _visible(rows: Many[Row], block: Tensor, itself: Tensor) -> Tensor:
     own = (block[:, None, :] <= numbers[:, :, None]) & real[:, None, :]
     if not has_shadows:
         return own
-    ends = torch.tensor([(len(row.ids), row.width) for row in rows], device=block.device)
+    added = [(1, 1)] * (len(block) - len(rows))
+    ends = torch.tensor([*((len(row.ids), row.width) for row in rows), *added], device=block.device)
     column = torch.arange(block.shape[1], device=block.device)
     is_shadow = (column >= ends[:, :1]) & (column < ends[:, 1:])
     same = itself[:, :, None] == itself[:, None, :]
