@@ -1,7 +1,9 @@
 """What a call costs on this side, beside the same exchange by a bare httpx loop, in CPU time.
 
 A server in a process of its own answers at once. Both sides keep their connections, take turns,
-and are warm; `ours` ends in a `Result`, `ours, traced` records its span with the OpenTelemetry SDK too.
+and are warm; `ours` ends in a `Result`, and, where spans are recorded, makes one with the
+OpenTelemetry SDK too. A call is the first of a conversation, or the eleventh of a run, with a tool
+and the calls and results of ten steps in it.
 
     python tests/benchmarks/http_calls.py [ROUNDS]
 """
@@ -24,11 +26,42 @@ import httpx
 
 from agentdiff.backends.openai import OpenAIBackend
 from agentdiff.generation import Request, generate
-from agentdiff.messages import user
+from agentdiff.messages import ToolCall, ToolSpec, assistant, tool_result, user
 
 TEXT = "a short answer of seven words, streamed"
-BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
-REQUEST = Request(messages=(user("hello there"),))
+TOOL = ToolSpec(
+    name="lookup",
+    description="Look up a key.",
+    parameters={
+        "type": "object",
+        "properties": {"key": {"type": "integer"}},
+        "required": ["key"],
+        "additionalProperties": False,
+    },
+)
+
+
+def conversation(steps: int) -> tuple[dict[str, Any], Request]:
+    """After so many steps: a body for the bare client, and the same as a request."""
+    said: list[dict[str, Any]] = [{"role": "user", "content": "hello there"}]
+    messages = [user("hello there")]
+    for number in range(steps):
+        call = ToolCall(id=f"call_{number}", name="lookup", arguments={"key": number})
+        messages += [assistant(tool_calls=[call]), tool_result(call, str(number))]
+        function = {"name": "lookup", "arguments": json.dumps({"key": number})}
+        made = {"id": call.id, "type": "function", "function": function}
+        said += [
+            {"role": "assistant", "content": "", "tool_calls": [made]},
+            {"role": "tool", "tool_call_id": call.id, "content": str(number)},
+        ]
+    body: dict[str, Any] = {"model": "m", "messages": said}
+    if not steps:
+        return body, Request(messages=tuple(messages))
+    function = {"name": TOOL.name, "description": TOOL.description, "parameters": TOOL.parameters}
+    tools = [{"type": "function", "function": function}]
+    return body | {"tools": tools}, Request(messages=tuple(messages), tools=(TOOL,))
+
+
 SERVER = "--serve"
 
 
@@ -83,13 +116,13 @@ class Answering:
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def raw(client: httpx.AsyncClient, url: str, *, streamed: bool) -> str:
+async def raw(client: httpx.AsyncClient, url: str, body: dict[str, Any], *, streamed: bool) -> str:
     """The least that gets the text."""
     if not streamed:
-        response = await client.post(url, json=BODY)
+        response = await client.post(url, json=body)
         return response.json()["choices"][0]["message"]["content"]
     texts: list[str] = []
-    body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
+    body = body | {"stream": True, "stream_options": {"include_usage": True}}
     async with client.stream("POST", url, json=body) as response:
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
@@ -113,14 +146,17 @@ async def cpu_ms(call: Callable[[], Awaitable[object]], *, calls: int, at_once: 
     return (time.process_time() - began) / calls * 1000
 
 
-async def compare(base: str, *, streamed: bool, at_once: int, calls: int, rounds: int) -> None:
+async def compare(
+    base: str, *, streamed: bool, at_once: int, steps: int, calls: int, rounds: int
+) -> None:
     url = f"{base}/chat/completions"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     client = httpx.AsyncClient(limits=limits, trust_env=False, verify=False)
     backend = OpenAIBackend(base, "m", streaming=streamed)
+    body, request = conversation(steps)
     sides: dict[str, Callable[[], Awaitable[object]]] = {
-        "httpx": lambda: raw(client, url, streamed=streamed),
-        "ours": lambda: generate(backend, REQUEST),
+        "httpx": lambda: raw(client, url, body, streamed=streamed),
+        "ours": lambda: generate(backend, request),
     }
     for call in sides.values():
         await cpu_ms(call, calls=2 * at_once, at_once=at_once)
@@ -131,7 +167,7 @@ async def compare(base: str, *, streamed: bool, at_once: int, calls: int, rounds
     ratio = median(b / a for a, b in zip(taken["httpx"], taken["ours"], strict=True))
     form = "stream" if streamed else "whole"
     print(
-        f"{form:6} {at_once:4} at once   httpx {median(taken['httpx']):6.2f} ms"
+        f"{form:6} {at_once:4} at once   {steps:2} steps before   httpx {median(taken['httpx']):6.2f} ms"
         f"   ours {median(taken['ours']):6.2f} ms   ratio {ratio:5.2f}"
     )
     await client.aclose()
@@ -166,13 +202,14 @@ def main(rounds: int) -> None:
                 traced()
             print(name)
             for streamed in (False, True):
-                for at_once, calls in ((1, 150), (100, 200)):
+                for at_once, steps, calls in ((1, 0, 150), (1, 10, 150), (100, 0, 200)):
                     anyio.run(
                         partial(
                             compare,
                             base,
                             streamed=streamed,
                             at_once=at_once,
+                            steps=steps,
                             calls=calls,
                             rounds=rounds,
                         )
