@@ -98,7 +98,7 @@ class DecodeStats:
     revised_tokens: int = 0
     """Committed tokens that were replaced or masked again."""
     constraint_s: float = 0.0
-    """Seconds spent in the matcher."""
+    """Seconds of wall time in the matcher; other threads may have had the processor meanwhile."""
     decode_s: float = 0.0
     """Seconds from the start of the prefill to the last commit."""
     extensions: int = 0

@@ -143,11 +143,9 @@ def test_models_of_our_own_are_not_compiled() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["sdar", "llada2", "dream", "diffusion_gemma"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_checkpoint_writes_the_same(family: str, backend: str) -> None:
-    plain = Engine.load(GOLDENS / family, device="cpu", prefix_bytes=0)
-    compiled = Engine.load(GOLDENS / family, device="cpu", prefix_bytes=0, torch_compile=backend)
+def test_a_compiled_checkpoint_writes_the_same() -> None:
+    plain = Engine.load(GOLDENS / "sdar", device="cpu", prefix_bytes=0)
+    compiled = Engine.load(GOLDENS / "sdar", device="cpu", prefix_bytes=0, torch_compile="eager")
     params = DecodeParams(target=12, ceiling=12, eos_ids=())
     prompts = [[7, 8, 9], list(range(20, 41))]
     with warnings.catch_warnings():

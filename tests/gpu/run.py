@@ -2,10 +2,10 @@
 
 Prints three markdown tables: how far the logits of the golden families move in float32 and bfloat16; what it takes to
 bring the scores of a step to the grammars, whole or by parts; and the speed of random models of real size, each against
-the loop one would write first. Wall time, medians, both sides interleaved, nothing compiled. The weights are random, so
-a policy that looks at confidence would say nothing: every block takes a fixed number of steps, on both sides the same.
-*Same tokens* are those that the first loop writes too. Ends with 1 if a family is out of tolerance, or if a grammar
-writes other tokens by parts.
+the loop one would write first. Wall time, medians, both sides interleaved; compiled only with `--compile`. The weights
+are random, so a policy that looks at confidence would say nothing: every block takes a fixed number of steps, on both
+sides the same. *Same tokens* are those that the first loop writes too. Ends with 1 if a family is out of tolerance, or
+if a grammar writes other tokens by parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
@@ -21,7 +22,17 @@ from typing import Any
 import torch
 
 from agentdiff.constraint import bench, compile_schema
-from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Quota, Renoise
+from agentdiff.engine import (
+    Buckets,
+    DecodeOutput,
+    DecodeParams,
+    Engine,
+    LookAhead,
+    Quota,
+    Renoise,
+    Speculation,
+)
+from agentdiff.engine.families.compiled import compile_module
 from tests.benchmarks import step_scores
 from tests.gpu.models import GEMMA, LLADA2, SDAR, TINY_VOCABULARY, Made, make
 from tests.gpu.parity import GOLDENS, Parity, parity
@@ -159,15 +170,18 @@ def prompts(made: Made, load: Load, batch: int) -> list[list[int]]:
 
 
 def engine_jobs(
-    made: Made, load: Load, batch: int, params: DecodeParams
+    made: Made, load: Load, batch: int, params: DecodeParams, *, compiled_by: str | None
 ) -> dict[str, Callable[[], Decoded]]:
-    """The engine, free and under a schema."""
+    """The engine, free and under a schema; with shapes rounded up, and compiled where that is asked for."""
     grammar = compile_schema(SCHEMA, made.vocabulary)
     many = prompts(made, load, batch)
 
-    def decode(*, is_free: bool) -> Decoded:
-        engine = Engine(made.family, prefix_bytes=0)
+    def decode(
+        *, is_free: bool, buckets: Buckets | None = None, speculation: Speculation | None = None
+    ) -> Decoded:
+        engine = Engine(made.family, prefix_bytes=0, buckets=buckets)
         own = replace(params, ceiling=params.target if is_free else load.ceiling)
+        own = replace(own, speculation=speculation)
         if not is_free:  # a reply that ends by itself
             own = replace(own, eos_ids=made.vocabulary.eos_ids, eos_stop="token")
         matchers = [None if is_free else grammar.start(own.ceiling) for _ in many]
@@ -180,13 +194,45 @@ def engine_jobs(
             is_seeded=params.temperature > 0,
         )
 
-    return {
+    jobs = {
         "engine": lambda: decode(is_free=True),
         "engine, JSON schema": lambda: decode(is_free=False),
+        "engine, rounded shapes": lambda: decode(is_free=True, buckets=Buckets()),
     }
+    if params.temperature == 0:
+        jobs["engine, looking ahead"] = lambda: decode(is_free=True, speculation=LookAhead())
+    if compiled_by is not None:
+        compiled = [compile_of(part, compiled_by) for part in made.family.parts]
+
+        def run_compiled() -> Decoded:
+            with ExitStack() as stack:
+                for one in compiled:
+                    stack.enter_context(one())
+                return decode(is_free=True, buckets=Buckets())
+
+        jobs[f"engine, compiled by {compiled_by}"] = run_compiled
+    return jobs
 
 
-def mask_model(made: Made, load: Load) -> Iterator[Speed]:
+def compile_of(part: Any, backend: str) -> Callable[[], AbstractContextManager[None]]:
+    """A module's compiled form, in force while a context lasts: so both can be timed in turns."""
+    compile_module(part, backend)
+    form, part._compiled_call_impl = part._compiled_call_impl, None
+
+    @contextmanager
+    def in_force() -> Generator[None]:
+        part._compiled_call_impl = form
+        try:
+            yield
+            if part._compiled_call_impl is None:
+                raise RuntimeError(f"{backend} could not compile {type(part).__name__}")
+        finally:
+            part._compiled_call_impl = None
+
+    return in_force
+
+
+def mask_model(made: Made, load: Load, compiled_by: str | None) -> Iterator[Speed]:
     """A block-causal model: the engine against whole passes over everything so far."""
     params = DecodeParams(
         target=load.reply_len,
@@ -198,7 +244,7 @@ def mask_model(made: Made, load: Load) -> Iterator[Speed]:
     for batch in load.batches:
         jobs: dict[str, Callable[[], Decoded]] = {
             "plain loop, no cache": lambda batch=batch: plain_loop(made, load, batch),
-            **engine_jobs(made, load, batch, params),
+            **engine_jobs(made, load, batch, params, compiled_by=compiled_by),
         }
         yield from timed(name_of(made), batch, jobs, repeats=load.repeats)
 
@@ -233,7 +279,7 @@ def plain_loop(made: Made, load: Load, batch: int) -> Decoded:
     return Decoded(replies=canvas[:, load.prompt_len :].tolist(), forwards=forwards)
 
 
-def canvas_model(made: Made, load: Load) -> Iterator[Speed]:
+def canvas_model(made: Made, load: Load, compiled_by: str | None) -> Iterator[Speed]:
     """DiffusionGemma: the engine against transformers' own loop."""
     params = DecodeParams(
         target=load.reply_len,
@@ -246,7 +292,7 @@ def canvas_model(made: Made, load: Load) -> Iterator[Speed]:
     for batch in load.batches:
         jobs: dict[str, Callable[[], Decoded]] = {
             "transformers' `generate`": lambda batch=batch: transformers_loop(made, load, batch),
-            **engine_jobs(made, load, batch, params),
+            **engine_jobs(made, load, batch, params, compiled_by=compiled_by),
         }
         yield from timed(name_of(made), batch, jobs, repeats=load.repeats)
 
@@ -343,6 +389,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--tiny", action="store_true", help="golden sizes and a few tokens: does it run?"
     )
+    parser.add_argument(
+        "--compile", metavar="BACKEND", help="also by torch.compile: inductor (some minutes more)"
+    )
     asked = parser.parse_args(arguments)
     if asked.device.startswith("cuda") and not torch.cuda.is_available():
         print("no CUDA device here; try `--device cpu --tiny`", file=sys.stderr)
@@ -369,7 +418,7 @@ def main(arguments: list[str] | None = None) -> int:
         made = make(
             shape, device=asked.device, dtype=asked.dtype, block_len=length, tiny=asked.tiny
         )
-        speeds += measure(made, load)
+        speeds += measure(made, load, asked.compile)
         del made
         if asked.device.startswith("cuda"):
             torch.cuda.empty_cache()

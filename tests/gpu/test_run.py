@@ -23,7 +23,7 @@ def check_tables(printed: str) -> list[list[str]]:
     lines = [line for line in parity.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3 * 2  # families, precisions
     rows = [line.split(" | ") for line in speed.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 3 * 2 * 3  # models, batches, ways
+    assert len(rows) == 2 * 2 * 5 + 2 * 4  # models, batches, ways: mask models and the canvas model
     assert all(float(row[3].replace(",", "")) > 0 for row in rows)
     assert sum("%" in row[6] for row in rows) == 3 * 2  # those under the schema
     return rows
