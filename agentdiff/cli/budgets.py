@@ -191,10 +191,14 @@ def replay(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw predicted against actual into FILE.")
     ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same as a picture of pixels.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay recorded steps: what would have been allocated, against what was needed."""
-    from agentdiff.cli import budgets_picture
+    from agentdiff.cli import budgets_picture, budgets_plot
+    from agentdiff.cli.surfaces import Png, Svg
     from agentdiff.length.replay import measure, play
 
     if not 0.5 <= target < 1:
@@ -208,8 +212,11 @@ def replay(
         with console.status(f"[dim]{len(rows):,} steps…[/]", spinner_style="cyan"):
             played = play(rows, quantum=quantum, target=target, seed=seed)
     report = measure(played)
-    if svg is not None:
-        _write(svg, budgets_picture.as_svg(played, quantum=quantum, report=report))
+    pictures = [(path, kind) for path, kind in ((svg, Svg), (png, Png)) if path is not None]
+    for path, kind in pictures:
+        surface = kind(*budgets_plot.SIZE)
+        budgets_plot.draw(surface, played, quantum=quantum, report=report)
+        _write(path, surface.encoded())
     if as_json:
         print(json.dumps(report, indent=2))
         return
@@ -217,8 +224,8 @@ def replay(
         played, report, quantum=quantum, target=target, width=console.width
     ):
         console.print(line)
-    if svg is not None:
-        console.print(f"\n[dim]{svg}[/]")
+    for path, _ in pictures:
+        console.print(f"\n{path}", style="dim", markup=False)
 
 
 def _console() -> Any:
@@ -293,9 +300,9 @@ def _rows(path: Path) -> Iterator[Mapping[str, Json]]:
         raise ConfigurationError(f"{str(path)!r} cannot be read: {reason}") from error
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror}") from error
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -28,8 +27,6 @@ BARS = "▁▂▃▄▅▆▇█"
 DENSITY = "·░▒▓█"
 MARKED = 24
 """Lines of the histogram of an explanation at most."""
-POINTS = 4000
-"""Steps that are drawn into an SVG at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,65 +242,6 @@ def sparkline(lengths: Sequence[int], *, columns: int = 12) -> str:
     return "".join(
         BARS[math.ceil(counts[column] / most * (len(BARS) - 1))] if counts[column] else " "
         for column in range(columns)
-    )
-
-
-def as_svg(played: Sequence[Played], *, quantum: int, report: Mapping[str, Json]) -> str:
-    """Predicted against actual, a dot for each step, on logarithmic axes."""
-    steps = [step for step in played if not step.is_derived]
-    every = max(1, math.ceil(len(steps) / POINTS))
-    high = math.ceil(math.log2(max([2, *(max(one.length, one.budget) for one in steps)])))
-    left, top, size = 64, 56, 520
-
-    def at(tokens: int) -> float:
-        return math.log2(max(1, tokens)) / high * size
-
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 650" width="620" height="650"'
-        ' font-family="system-ui, sans-serif" font-size="12" fill="#555">',
-        '<rect width="620" height="650" fill="#fff"/>',
-        f'<text x="{left}" y="26" font-size="16" fill="#222">Budget against actual length</text>',
-        f'<text x="{left}" y="44">{escape(_headline(report, quantum))}</text>',
-    ]
-    for power in range(high + 1):
-        place = power / high * size
-        x, y, value = left + place, top + size - place, f"{2**power:,}"
-        parts.append(f'<path d="M{x:.1f} {top}V{top + size}" stroke="#eee"/>')
-        parts.append(f'<path d="M{left} {y:.1f}H{left + size}" stroke="#eee"/>')
-        if high <= 10 or power % 2 == high % 2:  # long numbers stand apart
-            below = f'y="{top + size + 16}" text-anchor="middle"'
-            parts.append(f'<text x="{x:.1f}" {below}>{value}</text>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>')
-    parts.append(
-        f'<path d="M{left} {top + size}L{left + size} {top}" stroke="#999" stroke-dasharray="4 4"/>'
-    )
-    for color, is_enough in (("#0891b2", True), ("#dc2626", False)):
-        parts.append(f'<g fill="{color}" fill-opacity="0.35">')
-        parts += [
-            f'<circle cx="{left + at(one.length):.1f}" cy="{top + size - at(one.budget):.1f}"'
-            ' r="2"/>'
-            for one in steps[::every]
-            if (one.budget >= one.length) == is_enough
-        ]
-        parts.append("</g>")
-    middle = left + size // 2
-    parts += [
-        f'<text x="{middle}" y="{top + size + 38}" text-anchor="middle">actual length, tokens'
-        ' (<tspan fill="#0891b2">fits</tspan>, <tspan fill="#dc2626">too small</tspan>)</text>',
-        f'<text transform="translate(16 {top + size // 2}) rotate(-90)" text-anchor="middle">'
-        "budget, tokens</text>",
-        "</svg>\n",
-    ]
-    return "\n".join(parts)
-
-
-def _headline(report: Mapping[str, Json], quantum: int) -> str:
-    total = report["total"]
-    if not total["steps"]:
-        return "no steps"
-    return (
-        f"{total['steps']:,} steps, multiples of {quantum}: {total['coverage']:.1%} fit,"
-        f" {total['overshoot']:.2f} allocated for each token needed"
     )
 
 

@@ -8,6 +8,8 @@ from typing import get_args
 from agentdiff.errors import ConfigurationError
 from agentdiff.generation import StepKind
 
+Key = tuple[str | int | None, ...]
+"""Names that lead to something learned, most general first."""
 KINDS: tuple[StepKind, ...] = get_args(StepKind)
 
 
@@ -40,10 +42,9 @@ class StepContext:
             raise ConfigurationError(f"`kind` must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.schema_min < 0:
             raise ConfigurationError(f"`schema_min` must not be negative, got {self.schema_min!r}")
-        if self.last_tokens is not None and self.last_tokens < 0:
-            raise ConfigurationError(
-                f"`last_tokens` must not be negative, got {self.last_tokens!r}"
-            )
+        for name, tokens in (("prompt", self.prompt_tokens), ("last", self.last_tokens)):
+            if tokens is not None and tokens < 0:
+                raise ConfigurationError(f"`{name}_tokens` must not be negative, got {tokens!r}")
         if self.schema_max is not None and self.schema_max < max(1, self.schema_min):
             raise ConfigurationError(
                 f"`schema_max` must be positive and not below `schema_min` ({self.schema_min}),"

@@ -36,6 +36,8 @@ BINS = len(EDGES)
 HALF_LIFE = 150
 """Observations after which one counts half."""
 _GROWTH = 2 ** (1 / HALF_LIFE)
+FULL = 1 / (1 - 1 / _GROWTH)
+"""The weight that no number of observations exceeds."""
 _RESCALE = 1e9
 REACH = ((3, 6), (15, 4))
 """Up to so many observations, each is spread so many bins to both sides: few say less exactly."""
@@ -75,9 +77,8 @@ class Node:
         """Observations, older ones counting less."""
         return self.total / self.unit
 
-    def add(self, excess: int) -> None:
-        """Take in an output whose excess is known."""
-        place = bin_of(excess)
+    def add(self, place: int) -> None:
+        """Take in an output whose bin is known."""
         reach = LATER_REACH if self.seen >= SURE else _reach(self.seen)
         # What repeats itself is exact.
         self.add_share(_triangle(place, 0 if place == self.newest else reach))

@@ -2,6 +2,7 @@
 
     context -> path of nodes, general to special -> the distribution there
             -> what else is known of the moment (newest input, episode so far) -> experts -> a blend
+               some count what happened in such moments, some forecast one length and count errors
     outcome -> the nodes, the experts' weights, the price of a miss
 
 A plain state machine over counts and names: the same outcomes in the same order give the same
@@ -10,30 +11,56 @@ state, which is how processes that share a store agree. Knows no cost model, no 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from agentdiff.generation import StepKind
-from agentdiff.length.context import StepContext
+from agentdiff.length.context import Key, StepContext
+from agentdiff.length.control import (
+    OWN_RANGE,
+    OWN_STEP,
+    PRICE_RANGE,
+    START_PRICE,
+    STEP,
+    Control,
+    Squeeze,
+)
+from agentdiff.length.forecast import (
+    Trend,
+    around,
+    center,
+    error_of,
+    errors_of,
+)
 from agentdiff.length.histogram import (
+    BINS,
     Distribution,
     Leaning,
     Node,
+    Share,
     Tail,
     added,
     beyond,
+    bin_of,
     leaning,
     near,
     past,
     shrunk,
     tail_of,
 )
+from agentdiff.length.moment import (
+    Episode,
+    buckets_of,
+    episode_key,
+    features_of,
+    input_key,
+    step_name,
+)
 from agentdiff.length.prior import Prior, of_model
 
-Key = tuple[str | int | None, ...]
-"""Names that lead to a node, most general first."""
+T = TypeVar("T")
 
 WORTH = (15.0, 15.0, 4.0, 2.0, 2.0)
 """Observations that the level above is worth: kind, size, agent, tool, model."""
@@ -47,22 +74,17 @@ UNHEARD = 1e-4
 BASE = "history"
 """The expert that looks at nothing but the path."""
 
-START_PRICE = 400.0
-"""Positions that a call beyond the first is worth, once the first dozens are over."""
-CAUTION, CAUTIOUS_FOR = 1.7, 30.0
+CAUTION, CAUTIOUS_FOR = 2.0, 60.0
 """How much dearer (as a logarithm) a miss is at first, and for about how many outcomes."""
 STRANGE = 0.3
 """How much dearer it is for a tool or an agent that has no history of its own."""
-STEP, OWN_STEP = 0.12, 0.03
-"""How far one outcome moves the logarithm of the price: of all kinds, of its own kind."""
-PRICE_RANGE, OWN_RANGE = (0.0, 11.0), (-6.0, 6.0)
 
 EPISODES = 128
 """Episodes that are remembered; the one that has rested longest goes first."""
+INPUTS = 2048
+"""Inputs of which the newest outcome is remembered."""
 SQUEEZE_MARGIN = 2
 """An output that ends so few tokens before its target may have been squeezed into it."""
-_SQUEEZE_KEPT = 0.995
-_HASHED = "episode:"
 _AS_ABOVE = Leaning(1.0, 0.0, {})
 
 
@@ -82,58 +104,15 @@ class Outcome:
         return self.truncated or self.used > self.target
 
 
-@dataclass(slots=True, kw_only=True)
-class Control:
-    """A price, steered so that misses come at the wanted rate.
+class Expert(NamedTuple):
+    """One opinion about a context."""
 
-    A bounded price that moves by `step * (missed - target)` cannot let the share of misses stay
-    away from the target (adaptive conformal inference, arXiv 2106.00170).
-    """
-
-    log_price: float
-    seen: int = 0
-    missed: int = 0
-
-    def add(self, *, missed: bool, target: float, step: float, within: tuple[float, float]) -> None:
-        """Take in one outcome."""
-        low, high = within
-        self.log_price = min(high, max(low, self.log_price + step * (missed - target)))
-        self.seen += 1
-        self.missed += missed
-
-
-@dataclass(slots=True, kw_only=True)
-class Squeeze:
-    """How often a model ends just before its target, against how often it would by chance.
-
-    A model that sees the whole canvas may write less instead of being cut. Nothing reports that,
-    and learned as a length it teaches the next budget to squeeze more.
-    """
-
-    ended_near: float = 0.0
-    expected: float = 0.0
-
-    @property
-    def is_suspected(self) -> bool:
-        """Whether chance does not explain it."""
-        return self.ended_near - self.expected > 4 + 3 * math.sqrt(self.expected)
-
-    def add(self, *, ended_near: bool, chance: float) -> None:
-        """Take in one output that was not cut."""
-        self.ended_near = _SQUEEZE_KEPT * self.ended_near + ended_near
-        self.expected = _SQUEEZE_KEPT * self.expected + chance
-
-
-@dataclass(slots=True, kw_only=True)
-class Episode:
-    """What one episode has written so far, in tokens."""
-
-    newest: int | None = None
-    longest: int = 0
-    tool: str | None = None
-    """The newest step's tool, or its kind."""
-    by_step: dict[str, int] = field(default_factory=dict[str, int])
-    """The newest length of each kind and tool."""
+    key: Key
+    """Of its node."""
+    leaning: Leaning
+    """How it leans on what the path alone says."""
+    forecast: int | None = None
+    """The bin that it expects; then its node counts how far off such forecasts were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +127,14 @@ class View:
     """The same, with what the experts say."""
     tail: Tail
     """Of whole lengths, by `blend`."""
-    experts: Mapping[str, tuple[Key, Leaning]]
-    """By name; `BASE` first. Each with its node and how that leans on `base`."""
+    experts: Mapping[str, Expert]
+    """By name; `BASE` first."""
     weights: Sequence[float]
     """Of the experts, summing to 1."""
+    features: Sequence[float]
+    """What the trend looks at."""
+    usual: float
+    """The mean bin of `base`; a trend tells the distance from it."""
 
 
 @dataclass(slots=True)
@@ -172,6 +155,10 @@ class Learned:
     """By model."""
     episodes: dict[str, Episode] = field(default_factory=dict[str, Episode])
     """The newest ones, oldest first, by a hash of their name."""
+    trends: dict[Key, Trend] = field(default_factory=dict[Key, Trend])
+    """By kind and agent."""
+    recalled: dict[str, int] = field(default_factory=dict[str, int])
+    """The bin of the newest outcome of each of the newest inputs, oldest first, by `input_key`."""
     touched: set[Key] = field(default_factory=set[Key])
     """Nodes that have changed since whoever keeps this cleared it."""
 
@@ -188,11 +175,15 @@ class Learned:
                 if (node := find(key)) is not None
             ],
         )
-        experts: dict[str, tuple[Key, Leaning]] = {BASE: (path[-1], _AS_ABOVE)}
-        for name, features in self._moment(context).items():
-            key = (*path[-1], name, *features)
-            node = find(key)
-            experts[name] = key, leaning(node, worth=EXPERT_WORTH) if node else _AS_ABOVE
+        usual = center(base)
+        episode = self.episodes.get(episode_key(context.episode)) if context.episode else None
+        features = features_of(context, episode, usual=usual)
+        experts = {BASE: Expert(path[-1], _AS_ABOVE)}
+        for name, moment in buckets_of(context, episode).items():
+            key = (*path[-1], name, *moment)
+            experts[name] = Expert(key, self._leaning(key))
+        for name, (key, forecast) in self._forecasts(context, features, usual).items():
+            experts[name] = Expert(key, around(forecast, self._leaning(key)), forecast)
         votes = self.votes.get(context.kind, {})
         # An expert that never had a say starts with an equal one.
         present = [votes.get(name, 1 / len(experts)) for name in experts]
@@ -206,13 +197,14 @@ class Learned:
             tail=tail_of(blend, offset=context.schema_min),
             experts=experts,
             weights=weights,
+            features=features,
+            usual=usual,
         )
 
     def log_price(self, context: StepContext, view: View) -> float:
         """Logarithm of the positions that a call beyond the first is worth."""
         own = self.own.get(context.kind)
-        seen = own.seen if own else 0
-        caution = CAUTION * math.exp(-seen / CAUTIOUS_FOR)
+        caution = CAUTION * math.exp(-(own.seen if own else 0) / CAUTIOUS_FOR)
         strange = STRANGE if view.path[3] not in self.nodes else 0.0
         price = self.control.log_price + (own.log_price if own else 0.0) + caution + strange
         return min(PRICE_RANGE[1], max(PRICE_RANGE[0], price))
@@ -226,44 +218,55 @@ class Learned:
         written = max(outcome.used, outcome.target) if is_cut else outcome.used
         excess = max(0, written - context.schema_min)
         self._vote(context.kind, view, excess, is_cut=is_cut)
-        share = beyond(excess, view.blend) if is_cut else None
-        keys = (*view.path, *(key for name, (key, _) in view.experts.items() if name != BASE))
-        for key in keys:
-            node = self.nodes.get(key)
-            if node is None:
-                node = self.nodes[key] = Node()
-            if share is None:
-                node.add(excess)
-            else:
-                node.add_share(share)
-            node.cut += is_cut
-            node.floor = written if is_cut else 0
-        self.touched.update(keys)
+        place = bin_of(excess)
+        share = list(beyond(excess, view.blend)) if is_cut else None
+        for key in view.path:
+            self._count(key, place, share)
+        for name, (key, _, forecast) in view.experts.items():
+            if forecast is not None:
+                off = None if share is None else errors_of(share, forecast)
+                self._count(key, error_of(place, forecast), off)
+            elif name != BASE:
+                self._count(key, place, share)
+        self.nodes[view.path[-1]].floor = written if is_cut else 0
+        expected = place if share is None else sum(at * weight for at, weight in share)
+        trend = self.trends.setdefault(_trend_key(context), Trend())
+        trend.add(view.features, expected - view.usual)
         missed = outcome.missed or squeezed
-        self.control.add(missed=missed, target=target_miss, step=STEP, within=PRICE_RANGE)
         own = self.own.setdefault(context.kind, Control(log_price=0.0))
+        self.control.add(missed=missed, target=target_miss, step=STEP, within=PRICE_RANGE)
         own.add(missed=missed, target=target_miss, step=OWN_STEP, within=OWN_RANGE)
-        self._remember(outcome)
+        self._remember(outcome, place)
 
-    def _moment(self, context: StepContext) -> dict[str, Key]:
-        """What each expert looks at, apart from the path; those with nothing to see are left out.
+    def _count(self, key: Key, place: int, share: Share | None) -> None:
+        """Take in an output at a node: its bin, or a distribution of it where it was cut."""
+        node = self.nodes.get(key)
+        if node is None:
+            node = self.nodes[key] = Node()
+        if share is None:
+            node.add(place)
+        else:
+            node.add_share(share)
+            node.cut += 1
+        self.touched.add(key)
 
-        Numbers are told apart by their magnitude only.
-        """
-        episode = self.episodes.get(episode_key(context.episode)) if context.episode else None
-        newest_input = _octave(context.last_tokens)
-        seen: dict[str, Key] = {}
-        if newest_input is not None or episode is not None:
-            seen["input"] = (newest_input, episode.tool if episode else None)
-        if context.prompt_tokens is not None:
-            seen["prompt"] = (_half_octave(context.prompt_tokens),)
-        if episode is not None:
-            seen["newest"] = (_octave(episode.newest),)
-            seen["longest"] = (_half_octave(episode.longest),)
-            own = episode.by_step.get(_step(context))
-            if own is not None:
-                seen["repeat"] = (_octave(own), newest_input)
-        return seen
+    def _leaning(self, key: Key) -> Leaning:
+        node = self.nodes.get(key)
+        return leaning(node, worth=EXPERT_WORTH) if node else _AS_ABOVE
+
+    def _forecasts(
+        self, context: StepContext, features: Sequence[float], usual: float
+    ) -> dict[str, tuple[Key, int]]:
+        """What each expert expects, and the node that counts its errors."""
+        found: dict[str, tuple[Key, int]] = {}
+        trend = self.trends.get(_trend_key(context))
+        if trend is not None:
+            expected = round(usual + trend.tell(features))
+            found["trend"] = _trend_key(context), min(BINS - 1, max(0, expected))
+        name = input_key(context)
+        if name is not None and (newest := self.recalled.get(name)) is not None:
+            found["same"] = ("same", context.kind), newest
+        return found
 
     def _vote(self, kind: StepKind, view: View, excess: int, *, is_cut: bool) -> None:
         """Give weight to the experts that had expected it, as in a Bayesian mixture.
@@ -276,7 +279,7 @@ class Learned:
         places = past(excess) if is_cut else near(excess)
         of_base = sum(view.base[places.start : places.stop])
         votes: list[float] = []
-        for weight, (_, own) in zip(view.weights, view.experts.values(), strict=True):
+        for weight, (_, own, _) in zip(view.weights, view.experts.values(), strict=True):
             mass = own.mass.get
             found = sum([mass(place, 0.0) for place in places])
             likely = own.kept * of_base + own.scale * found
@@ -302,19 +305,20 @@ class Learned:
         squeeze.add(ended_near=ended_near, chance=chance)
         return ended_near and squeeze.is_suspected
 
-    def _remember(self, outcome: Outcome) -> None:
+    def _remember(self, outcome: Outcome, place: int) -> None:
         context = outcome.context
+        same = input_key(context)
+        if same is not None:
+            _keep_newest(self.recalled, same, place, most=INPUTS)
         if not context.episode:
             return
         name = episode_key(context.episode)
-        episode = self.episodes.pop(name, None) or Episode()
+        episode = self.episodes.get(name) or Episode()
         episode.newest = outcome.used
         episode.longest = max(episode.longest, outcome.used)
         episode.tool = context.tool or context.kind
-        episode.by_step[_step(context)] = outcome.used
-        self.episodes[name] = episode  # the newest stands last
-        if len(self.episodes) > EPISODES:
-            del self.episodes[next(iter(self.episodes))]
+        episode.by_step[step_name(context)] = outcome.used
+        _keep_newest(self.episodes, name, episode, most=EPISODES)
 
 
 def path_of(context: StepContext) -> tuple[Key, ...]:
@@ -330,35 +334,27 @@ def path_of(context: StepContext) -> tuple[Key, ...]:
     )
 
 
-def episode_key(episode: str) -> str:
-    """What is kept of an episode's name, which may hold anything: a hash. Of a hash, itself."""
-    if episode.startswith(_HASHED) and len(episode) == len(_HASHED) + 16:
-        return episode
-    digest = hashlib.blake2b(episode.encode(errors="replace"), digest_size=8)
-    return _HASHED + digest.hexdigest()
+def _trend_key(context: StepContext) -> Key:
+    return ("trend", context.kind, context.agent)
 
 
 def _blend(
-    base: Distribution, experts: Mapping[str, tuple[Key, Leaning]], weights: Sequence[float]
+    base: Distribution, experts: Mapping[str, Expert], weights: Sequence[float]
 ) -> Distribution:
     if len(experts) == 1:
         return base
     heard = [
         (weight, own)
-        for weight, (_, own) in zip(weights, experts.values(), strict=True)
+        for weight, (_, own, _) in zip(weights, experts.values(), strict=True)
         if weight > UNHEARD
     ]
     share = sum(weight * own.kept for weight, own in heard)
     return added(base, share, [(weight * own.scale, own.mass) for weight, own in heard])
 
 
-def _octave(tokens: int | None) -> int | None:
-    return None if tokens is None else int(math.log2(tokens + 1))
-
-
-def _half_octave(tokens: int) -> int:
-    return int(2 * math.log2(tokens + 1))
-
-
-def _step(context: StepContext) -> str:
-    return f"{context.kind}/{context.tool or context.agent}"
+def _keep_newest(kept: dict[str, T], name: str, value: T, *, most: int) -> None:
+    """Put the newest last, and let the oldest go where there are too many."""
+    kept.pop(name, None)
+    kept[name] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]

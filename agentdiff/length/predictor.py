@@ -19,10 +19,10 @@ from pathlib import Path
 
 from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import Budget
-from agentdiff.length.context import StepContext
+from agentdiff.length.context import Key, StepContext
 from agentdiff.length.cost import LARGEST, CostModel
 from agentdiff.length.histogram import BINS, EDGES, Tail, quantile
-from agentdiff.length.learned import Key, Learned, Outcome, View
+from agentdiff.length.learned import Learned, Outcome, View
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import adopt, from_json, merge, to_json
 from agentdiff.length.store import Store

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
-from typing import Literal, cast
+from dataclasses import asdict, replace
+from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentdiff.errors import StoreError
 from agentdiff.generation import StepKind
-from agentdiff.length.histogram import BINS, EDGES, Node, bin_of
-from agentdiff.length.learned import (
+from agentdiff.length.context import Key
+from agentdiff.length.control import (
     OWN_RANGE,
+    OWN_STEP,
     PRICE_RANGE,
+    START_PRICE,
+    STEP,
     Control,
-    Episode,
-    Key,
-    Learned,
     Squeeze,
 )
+from agentdiff.length.forecast import PRODUCTS, Trend
+from agentdiff.length.histogram import BINS, EDGES, FULL, Node, bin_of
+from agentdiff.length.learned import INPUTS, Learned
+from agentdiff.length.moment import FEATURES, Episode
 from agentdiff.length.prior import Prior
 
 FOREIGN_WORTH = 0.2
 """What lengths counted with another tokenizer are worth of one's own."""
+_MISSES = 0.03
+"""The usual rate of misses."""
 MOST_FOREIGN = 20.0
 """Observations that they are worth at most, so that one's own soon count more."""
 
@@ -61,6 +67,11 @@ class _EpisodeFile(_Strict):
     by_step: dict[str, int]
 
 
+class _TrendFile(_Strict):
+    products: list[float] = Field(min_length=PRODUCTS, max_length=PRODUCTS)
+    moments: list[float] = Field(min_length=FEATURES, max_length=FEATURES)
+
+
 class RestFile(_Strict):
     """All but the nodes."""
 
@@ -69,6 +80,8 @@ class RestFile(_Strict):
     own: dict[StepKind, _ControlFile]
     squeezes: dict[str, _SqueezeFile]
     episodes: dict[str, _EpisodeFile]
+    trends: dict[str, _TrendFile] = {}
+    recalled: dict[str, Annotated[int, Field(ge=0, lt=BINS)]] = {}
 
 
 class _LearnedFile(_Strict):
@@ -99,6 +112,8 @@ def rest_of(learned: Learned) -> RestFile:
         own={kind: _ControlFile(**asdict(own)) for kind, own in learned.own.items()},
         squeezes={name: _SqueezeFile(**asdict(one)) for name, one in learned.squeezes.items()},
         episodes={name: _EpisodeFile(**asdict(one)) for name, one in learned.episodes.items()},
+        trends={key_to_text(key): _TrendFile(**asdict(one)) for key, one in learned.trends.items()},
+        recalled=learned.recalled,
     )
 
 
@@ -109,6 +124,10 @@ def put_rest(learned: Learned, rest: RestFile) -> None:
     learned.own = {kind: Control(**own.model_dump()) for kind, own in rest.own.items()}
     learned.squeezes = {name: Squeeze(**one.model_dump()) for name, one in rest.squeezes.items()}
     learned.episodes = {name: Episode(**one.model_dump()) for name, one in rest.episodes.items()}
+    learned.trends = {
+        key_from_text(key): Trend(**one.model_dump()) for key, one in rest.trends.items()
+    }
+    learned.recalled = dict(rest.recalled)
 
 
 def to_json(learned: Learned) -> str:
@@ -140,14 +159,15 @@ def from_json(text: str, *, where: str, prior: Prior) -> Learned:
 
 
 def merge(into: Learned, other: Learned) -> None:
-    """Add what `other` knows. Observations add up; prices and votes are means by what stands behind.
+    """Add what `other` knows. Observations add up, and votes are means by what stands behind them.
 
-    Differs from having seen all outcomes in one place by what the order of outcomes decides:
-    forgetting, prices, and the episodes, of which those of `into` stay.
+    Which of two is added to which makes no difference, but for the episodes that are going on:
+    those of `into` stay. Differs from having seen all outcomes in one place by what their order
+    decides: forgetting and prices.
     """
     for key, node in other.nodes.items():
         mine = into.nodes.get(key)
-        into.nodes[key] = _copy(node) if mine is None else _sum(mine, node)
+        into.nodes[key] = _sum(mine, node) if mine else replace(node, mass=dict(node.mass))
     into.touched.update(other.nodes)
     for kind, votes in other.votes.items():
         mine_votes = into.votes.get(kind, {})
@@ -156,13 +176,22 @@ def merge(into: Learned, other: Learned) -> None:
             name: _mean(mine_votes.get(name), seen, votes.get(name), theirs)
             for name in {**mine_votes, **votes}
         }
-    into.control = _both(into.control, other.control)
+    into.control = _both(
+        into.control, other.control, start=math.log(START_PRICE), step=STEP, within=PRICE_RANGE
+    )
     for kind, own in other.own.items():
-        into.own[kind] = _both(into.own.get(kind, Control(log_price=0.0)), own)
+        mine_own = into.own.get(kind, Control(log_price=0.0))
+        into.own[kind] = _both(mine_own, own, start=0.0, step=OWN_STEP, within=OWN_RANGE)
     for model, squeeze in other.squeezes.items():
         mine_squeeze = into.squeezes.setdefault(model, Squeeze())
         mine_squeeze.ended_near += squeeze.ended_near
         mine_squeeze.expected += squeeze.expected
+    for key, trend in other.trends.items():
+        into.trends[key] = into.trends.get(key, Trend()) + trend
+    # Where both know an input, the longer outcome is the safer one.
+    both = {name: max(place, into.recalled.get(name, 0)) for name, place in other.recalled.items()}
+    newest = list({**into.recalled, **both}.items())[-INPUTS:]
+    into.recalled = dict(newest)
 
 
 def adopt(learned: Learned, *, model: str, of: str, factor: float) -> int:
@@ -192,27 +221,43 @@ def adopt(learned: Learned, *, model: str, of: str, factor: float) -> int:
     return made
 
 
-def _copy(node: Node) -> Node:
-    return _sum(Node(), node)
-
-
 def _sum(one: Node, other: Node) -> Node:
-    mass = {place: weight / one.unit for place, weight in one.mass.items()}
-    for place, weight in other.mass.items():
-        mass[place] = mass.get(place, 0.0) + weight / other.unit
+    """The sum of both, with the weight that one node would have kept of all these observations."""
+    together = one.weight + other.weight
+    # A node of n observations weighs FULL (1 - q^n): the parts it has forgotten multiply.
+    weight = together - one.weight * other.weight / FULL
+    scale = weight / together if together else 1.0
+    mass: dict[int, float] = {}
+    for place in sorted(one.mass.keys() | other.mass.keys()):
+        both = one.mass.get(place, 0.0) / one.unit + other.mass.get(place, 0.0) / other.unit
+        mass[place] = scale * both
     return Node(
         mass=mass,
-        total=one.weight + other.weight,
+        total=weight,
         seen=one.seen + other.seen,
         cut=one.cut + other.cut,
         floor=max(one.floor, other.floor),
-        newest=other.newest,
+        newest=one.newest if one.newest == other.newest else -1,
     )
 
 
-def _both(one: Control, other: Control) -> Control:
+def _both(
+    one: Control, other: Control, *, start: float, step: float, within: tuple[float, float]
+) -> Control:
+    """The price that one control would have come to, had it seen all these outcomes.
+
+    A price is drawn to where misses come at the wanted rate, each time by about `step` times that
+    rate of what is left of the way; so the ways that two have gone add up as the weights of nodes
+    do.
+    """
+    if not one.seen or not other.seen:
+        return replace(other if other.seen else one)
+    gone = [1 - math.exp(-step * _MISSES * control.seen) for control in (one, other)]
+    moved = one.log_price + other.log_price - 2 * start
+    moved *= 1 - gone[0] * gone[1] / sum(gone)
+    low, high = within
     return Control(
-        log_price=_mean(one.log_price, one.seen, other.log_price, other.seen),
+        log_price=min(high, max(low, start + moved)),
         seen=one.seen + other.seen,
         missed=one.missed + other.missed,
     )

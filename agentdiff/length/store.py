@@ -25,7 +25,8 @@ from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import StepKind
 from agentdiff.length.context import StepContext
 from agentdiff.length.histogram import BINS, Node
-from agentdiff.length.learned import Learned, Outcome, View, episode_key
+from agentdiff.length.learned import Learned, Outcome, View
+from agentdiff.length.moment import episode_key
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import RestFile, key_from_text, key_to_text, put_rest, rest_of
 

@@ -1,5 +1,7 @@
 import gzip
 import json
+import struct
+import zlib
 from xml.etree import ElementTree
 
 import pytest
@@ -172,6 +174,30 @@ def test_a_replay_draws_an_svg_with_a_dot_for_each_step(cli, recorded, tmp_path)
     cli("replay", recorded, "--svg", "plot.svg")
     drawn = ElementTree.parse(tmp_path / "plot.svg")
     assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 120
+
+
+def test_a_replay_draws_a_png_in_the_colours_of_fits_and_misses(cli, recorded, tmp_path):
+    assert cli("replay", recorded, "--png", "plot.png", "--json")[0] == 0
+    width, height, pixels = decoded((tmp_path / "plot.png").read_bytes())
+    assert (width, height) == (640, 640)
+    colors = {pixels[at : at + 3] for at in range(0, len(pixels), 3)}
+    assert {b"\xff\xff\xff", b"\x22\x22\x22", b"\x08\x91\xb2", b"\xdc\x26\x26"} < colors
+
+
+def decoded(file):
+    """Width, height and RGB bytes of a PNG whose rows have no filter."""
+    assert file.startswith(b"\x89PNG\r\n\x1a\n")
+    chunks, at = {}, 8
+    while at < len(file):
+        (length,) = struct.unpack_from(">I", file, at)
+        name, data = file[at + 4 : at + 8], file[at + 8 : at + 8 + length]
+        assert struct.unpack_from(">I", file, at + 8 + length) == (zlib.crc32(name + data),)
+        chunks[name] = data
+        at += 12 + length
+    width, height = struct.unpack_from(">II", chunks[b"IHDR"])
+    rows = zlib.decompress(chunks[b"IDAT"])
+    stride = 1 + 3 * width
+    return width, height, b"".join(rows[y * stride + 1 : (y + 1) * stride] for y in range(height))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from agentdiff.length import (
     CapCost,
     LengthPredictor,
     StepContext,
-    open_store,
 )
 from agentdiff.length.learned import Squeeze
 from tests.length.outcomes import contexts, costs, heavy_tailed, outcomes, play, probe
@@ -156,7 +155,8 @@ def test_where_lengths_are_known_only_from_below_a_little_more_is_tried_now_and_
     predictor = LengthPredictor()
     play(predictor, [(ANSWER, 40, True)])
     budgets = play(predictor, [(ANSWER, 40, False)] * 60)
-    tried = [number for number in range(20, 60) if budgets[number].target > budgets[20].target]
+    targets = [budget.target for budget in budgets]
+    tried = [number for number in range(20, 60) if targets[number] > targets[number - 1]]
     assert tried == [48]
 
 
@@ -230,23 +230,6 @@ def test_two_halves_merged_are_close_to_the_whole(tmp_path):
     merged, alone = one.explain(ANSWER, CanvasCost(8)), whole.explain(ANSWER, CanvasCost(8))
     assert merged.median == pytest.approx(alone.median, rel=0.1)
     assert merged.p97 == pytest.approx(alone.p97, rel=0.15)
-
-
-def test_what_two_stores_merge_into_allocates_as_one_that_saw_everything(tmp_path):
-    lengths = [(ANSWER, length, False) for length in heavy_tailed(600, spread=0.5)]
-    stores = {
-        name: LengthPredictor(open_store(tmp_path / name)) for name in ("whole", "one", "other")
-    }
-    play(stores["whole"], lengths)
-    play(stores["one"], lengths[::2])
-    play(stores["other"], lengths[1::2])
-    stores["other"].save(tmp_path / "other.json")
-    stores["one"].merge(tmp_path / "other.json")
-    later = [(ANSWER, length, False) for length in heavy_tailed(600, seed=1, spread=0.5)]
-    merged, alone = (
-        sum(budget.target for budget in play(stores[name], later)) for name in ("one", "whole")
-    )
-    assert merged == pytest.approx(alone, rel=0.02)
 
 
 def test_a_new_model_starts_from_another_in_its_own_tokens():
