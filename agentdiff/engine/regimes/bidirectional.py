@@ -28,7 +28,7 @@ from agentdiff.engine.denoise import wanted, write_forced
 from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.advance import advance, check_speculation, states
-from agentdiff.engine.regimes.passes import Row, alike, collate
+from agentdiff.engine.regimes.passes import Row, alike, collate, gather
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import Revoke
 from agentdiff.engine.sampling import Question
@@ -232,13 +232,12 @@ class Bidirectional:
         for push in group:
             row, question = push.row, questions[push.row.sequence]
             places = row.sequence.begin - row.start + question.places - back
-            columns += [np.maximum(places, 0), len(row.ids) + np.arange(len(question.shadows))]
+            shadows = len(row.ids) + np.arange(len(question.shadows))
+            columns.append(np.concatenate([np.maximum(places, 0), shadows]))
             counts.append(question.rows)
             row.sequence.forwards += not push.is_blind
             row.sequence.positions += row.width
-        index = np.stack([np.repeat(np.arange(len(group)), counts), np.concatenate(columns)])
-        row_of, column = torch.from_numpy(index).to(hidden.device)
-        return torch.split(hidden[row_of, column], counts)
+        return torch.split(gather(hidden, columns), counts)
 
     def _contract(self, sequence: Sequence, hidden: Tensor, least: float) -> None:
         """Give up the end of the canvas where the reply has surely ended; hidden [T, E] of a whole canvas."""

@@ -23,7 +23,7 @@ from agentdiff.engine.denoise import commit_first, wanted, write_forced
 from agentdiff.engine.outcome import Update
 from agentdiff.engine.prefix_cache import PrefixCache
 from agentdiff.engine.regimes.advance import advance, check_speculation, states
-from agentdiff.engine.regimes.passes import Row, alike, collate
+from agentdiff.engine.regimes.passes import Row, alike, collate, gather
 from agentdiff.engine.renoise import Renoise
 from agentdiff.engine.revise import InsertDelete, Revoke
 from agentdiff.engine.sampling import Question
@@ -189,7 +189,7 @@ class BlockCausal:
         turns = [[self._ask(state) for state in states(s, self._window)] for s in active]
         asked = [ask for turn in turns for ask in turn]
         hidden, own = self._run([ask.row for ask in asked])
-        logits = self.family.head(_gather(hidden, asked))
+        logits = self.family.head(gather(hidden, [ask.columns for ask in asked]))
         self._put_carries(logits, asked)
         updates = advance(
             logits,
@@ -343,12 +343,3 @@ class _Ask:
     question: Question
     columns: NDArray[np.intp]
     """[n + m] the row's columns that score what is asked, in order."""
-
-
-def _gather(hidden: Tensor, asked: list[_Ask]) -> Tensor:
-    """[N, E] the hidden states that score what is asked."""
-    counts = [ask.question.rows for ask in asked]
-    columns = np.concatenate([ask.columns for ask in asked])
-    index = np.stack([np.repeat(np.arange(len(asked)), counts), columns])
-    row, column = torch.from_numpy(index).to(hidden.device)
-    return hidden[row, column]

@@ -102,6 +102,13 @@ def collate(
     return Batch(ids, positions, mask, held)
 
 
+def gather(hidden: Tensor, columns: Many[NDArray[np.intp]]) -> Tensor:
+    """[N, E] of the hidden states [B, T, E] of a pass those in each row's columns, row after row."""
+    rows = np.repeat(np.arange(len(columns)), [len(some) for some in columns])
+    row, column = torch.from_numpy(np.stack([rows, np.concatenate(columns)])).to(hidden.device)
+    return hidden[row, column]
+
+
 def _visible(rows: Many[Row], block: Tensor, itself: Tensor) -> Tensor:
     """[B, T, T] bool: which of the new positions see each other."""
     is_plain = len(rows) == len(block) and all(
