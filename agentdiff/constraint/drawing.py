@@ -26,41 +26,31 @@ from agentdiff.constraint.sums import (
 
 @compiled
 def draw_of_set(
-    table: Table, r: int, terms: SetArrays, k: int, cool: float, best: float, number: float
+    table: Table, r: int, terms: SetArrays, k: int, cool: float, whole: float, number: float
 ) -> tuple[int, float]:
     """Draw (a token of a set, its plain score) with probability proportional to exp(score).
 
-    Of a group, what was drawn from it.
+    Of a group, what was drawn from it. whole: the log-sum of the set's scores.
     """
     row, ids, groups = table.rows[r], ids_of(terms, k), groups_of(terms, k)
     is_inverted = terms.inverted[k]
-    count = len(row) if is_inverted else len(ids)
-    point = np.inf
-    chosen = -1
-    group = -1
-    for _ in range(2):
-        total = 0.0
-        j = 0
-        for n in range(count):
-            column = n
-            if not is_inverted:
-                column = ids[n]
-            elif j < len(ids) and ids[j] == n:
-                j += 1
-                continue
-            total += exp(max(at(row, column, cool) - best, SMALLEST))
-            chosen = column
-            if total > point:
-                return name_of(table, chosen), at(row, chosen, 1.0)
-        for n in range(len(groups)):
-            group = ~groups[n]
-            total += exp(max(table.cooled[r, group] - best, SMALLEST))
-            if total > point:
-                return table.drawn[r, group], table.drawn_score[r, group]
-        point = number * total
-    if group >= 0:
-        return table.drawn[r, group], table.drawn_score[r, group]
-    return name_of(table, chosen), at(row, chosen, 1.0)
+    total = 0.0
+    column = -1
+    j = 0
+    for n in range(len(row) if is_inverted else len(ids)):
+        if is_inverted and j < len(ids) and ids[j] == n:
+            j += 1
+            continue
+        column = n if is_inverted else ids[n]
+        total += exp(max(at(row, column, cool) - whole, SMALLEST))
+        if total > number:
+            return name_of(table, column), at(row, column, 1.0)
+    for n in range(len(groups)):
+        g = ~groups[n]
+        total += exp(max(table.cooled[r, g] - whole, SMALLEST))
+        if total > number or n + 1 == len(groups):
+            return table.drawn[r, g], table.drawn_score[r, g]
+    return name_of(table, column), at(row, column, 1.0)
 
 
 @compiled

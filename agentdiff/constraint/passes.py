@@ -167,7 +167,7 @@ def walk(
             k = int(graph.set[low + chosen])
             if is_sample and pins[i] < 0:
                 tokens[i], scratch.score[i] = draw_of_set(
-                    table, table.row_of[i], terms, k, cool, scratch.best[i, k], numbers[i, 1]
+                    table, table.row_of[i], terms, k, cool, scratch.total[i, k], numbers[i, 1]
                 )
             else:
                 scratch.score[i] = scratch.best[i, k]

@@ -144,11 +144,30 @@ class StepScores:
     def at(self, position: int, tokens: Sequence[int]) -> FloatArray:
         """Return the log-probabilities of some tokens at a scored position.
 
+        Of a group only the best token and the one that was drawn are known, so any token of a
+        proposal is.
+
         Raises:
-            ValueError: A token is no column of `parts`.
+            ValueError: Nobody has asked for a token's score.
         """
-        row = self.rows[int(self.row_of()[position])]
-        return row[self._columns_of(tokens)].astype(np.float64)
+        place = int(self.row_of()[position])
+        if self.sums is None:
+            return self.rows[place, self._columns_of(tokens)].astype(np.float64)
+        return np.array([self._of_part(place, token) for token in tokens])
+
+    def _of_part(self, place: int, token: int) -> float:
+        """The score of a token in a row by parts."""
+        assert self.parts is not None
+        assert self.sums is not None
+        for known, scores in (
+            (self.parts.columns, self.rows[place]),
+            (self.sums.token[place], self.sums.best[place]),
+            (self.sums.drawn[place], self.sums.drawn_score[place]),
+        ):
+            found = np.flatnonzero(known == token)
+            if len(found):
+                return float(scores[found[0]])
+        raise ValueError(f"token {token} is not among what the grammar asks for")
 
     def without(self, position: int, token: int) -> StepScores:
         """Return the same scores with a token ruled out at a scored position, as far as anything is.

@@ -167,8 +167,24 @@ def test_scores_are_asked_by_token() -> None:
     tokens = matcher.parts.columns.tolist()[:3]
     for scores in (StepScores.whole(rows), StepScores.reduced(rows, matcher.parts)):
         assert scores.at(1, tokens).tolist() == rows[1, tokens].tolist()
-    with pytest.raises(ValueError, match="not all among"):
+    with pytest.raises(ValueError, match="not among"):
         StepScores.reduced(rows, matcher.parts).at(1, [ord("Z")])
+
+
+def test_the_score_of_any_token_of_a_proposal_is_known() -> None:
+    grammar = fresh(compile_schema({"type": "string"}, WORDS))
+    rng = np.random.default_rng(3)
+    rows = noise(rng, 12, WORDS)
+    matcher = grammar.start(20)
+    matcher.propose(rows, {})
+    scores = StepScores.reduced(rows, matcher.parts, temperature=1.0, rng=rng)
+    for temperature in (0.0, 1.0):
+        tokens = matcher.propose(scores, {}, temperature=temperature, rng=rng).tokens.tolist()
+        for i, token in enumerate(tokens):
+            assert scores.at(i, [token]) == pytest.approx(rows[i, [token]])
+    column = int(matcher.parts.columns[0])
+    assert scores.without(0, column).at(0, [column]) < -50
+    assert scores.at(0, [column]) > -50
 
 
 def test_what_parts_cannot_do_is_named() -> None:
