@@ -11,7 +11,7 @@ Knows bytes and token ids; no model, no tokenizer class, no torch.
 from agentdiff.constraint.cache import GrammarCache
 from agentdiff.constraint.matcher import Grammar, Matcher, Proposal, compile_schema
 from agentdiff.constraint.parts import Parts
-from agentdiff.constraint.schema import Style
+from agentdiff.constraint.schema import KeyOrder, Style
 from agentdiff.constraint.step_scores import StepScores, Sums
 from agentdiff.constraint.texts import compile_choice, compile_regex, compile_text
 from agentdiff.constraint.tools import ToolSyntax, compile_tool_calls
@@ -20,6 +20,7 @@ from agentdiff.constraint.vocabulary import Vocabulary
 __all__ = [
     "Grammar",
     "GrammarCache",
+    "KeyOrder",
     "Matcher",
     "Parts",
     "Proposal",

@@ -261,7 +261,11 @@ def array_of_texts(
             return
         left = [k for k in range(len(ordered)) if k not in used]
         if near(used | {left[0]} if left else used) < INFINITE and left:
-            item = trie([ordered[k] for k in left], lambda i: behind(used | {left[i]}))
+            item = trie(
+                [ordered[k] for k in left],
+                lambda i: near(used | {left[i]}),
+                lambda i: behind(used | {left[i]}),
+            )
             node.skips.append(shell.separated(count, item))
 
     if after.is_dead or (most is not None and most < fewest) or len(ordered) < fewest:

@@ -41,7 +41,7 @@ MAX_PLACES = 2_000_000
 class Node:
     """A place in the automaton. Treat as frozen once `fill` has run."""
 
-    __slots__ = ("arcs", "best", "calls", "fill", "near", "place", "price", "skips")
+    __slots__ = ("_arcs", "_calls", "_skips", "best", "fill", "near", "place", "price")
 
     def __init__(
         self, near: int, fill: Callable[[Node], None] | None = None, place: Place | None = None
@@ -49,19 +49,52 @@ class Node:
         self.near = min(near, INFINITE)
         """An upper bound on the bytes to the frame's end that the best way out really has; INFINITE
         if none."""
-        self.arcs: list[tuple[int, int, Node]] = []
-        """(lowest byte, highest byte, next)."""
-        self.skips: list[Node] = []
-        """Next nodes that cost no byte."""
-        self.calls: list[tuple[Rule, Node]] = []
-        """(rule, node to return to)."""
+        # Most nodes have edges of one kind or are never filled, so lists are made when asked for.
+        self._arcs: list[tuple[int, int, Node]] | None = None
+        self._skips: list[Node] | None = None
+        self._calls: list[tuple[Rule, Node]] | None = None
         self.fill = fill
         """Writes the node's edges when they are first needed; None when they are there."""
         self.place = place
-        """Where the node stands in something repeated, for those who know a short cut there."""
+        """Where the node stands in something repeated, for those who know a short cut there. Such a
+        node has arcs, and no other edges."""
         self.best: Step | None = None
         self.price = -1
         """Tokens to the frame's end; -1 until `closing` has computed it."""
+
+    @property
+    def arcs(self) -> list[tuple[int, int, Node]]:
+        """(lowest byte, highest byte, next)."""
+        if self._arcs is None:
+            self._arcs = []
+        return self._arcs
+
+    @arcs.setter
+    def arcs(self, arcs: list[tuple[int, int, Node]]) -> None:
+        self._arcs = arcs
+
+    @property
+    def skips(self) -> list[Node]:
+        """Next nodes that cost no byte."""
+        if self._skips is None:
+            self._skips = []
+        return self._skips
+
+    @skips.setter
+    def skips(self, skips: list[Node]) -> None:
+        self._skips = skips
+
+    @property
+    def calls(self) -> list[tuple[Rule, Node]]:
+        """(rule, node to return to)."""
+        if self._calls is None:
+            self._calls = []
+        return self._calls
+
+    @property
+    def edges(self) -> Edges:
+        """The edges of all three kinds, not to be written to."""
+        return self._arcs or (), self._skips or (), self._calls or ()
 
     def ready(self) -> Node:
         """Return self, with its edges there."""
@@ -72,13 +105,68 @@ class Node:
         return self
 
     @property
+    def has_arcs_only(self) -> bool:
+        """Whether it is known, without filling the node, that it has no skips and no calls."""
+        return self.place is not None
+
+    @property
     def is_dead(self) -> bool:
         """Whether no way leads from here to the end of the frame."""
         return self.near >= INFINITE
 
 
+Edges = tuple[Sequence[tuple[int, int, "Node"]], Sequence["Node"], Sequence[tuple["Rule", "Node"]]]
+"""(arcs, skips, calls) of a node."""
 Step = tuple[int, "Node", "Rule | None"]
 """One step on the shortest way out: (byte or -1, next node, the rule called or None)."""
+
+
+class Word:
+    """Bytes to spell, and what follows them: one object for as many nodes as somebody gets to."""
+
+    __slots__ = ("after", "data", "prices")
+
+    def __init__(self, data: bytes, after: Node) -> None:
+        self.data, self.after = data, after
+        self.prices: array[int] | None = None
+        """[bytes] tokens from each byte to the frame's end, -1 where that is not known yet; None
+        before `closing` looks."""
+
+
+class Letter(Node):
+    """A place before a byte of a word. It has one arc."""
+
+    __slots__ = ("at", "word")
+
+    def __init__(self, word: Word, at: int) -> None:
+        super().__init__(len(word.data) - at + word.after.near, _spell)
+        self.word, self.at = word, at
+
+    @property
+    def has_arcs_only(self) -> bool:
+        """It has one."""
+        return True
+
+
+def _spell(node: Node) -> None:
+    assert isinstance(node, Letter)
+    word, at = node.word, node.at
+    byte = word.data[at]
+    is_last = at + 1 == len(word.data)
+    node.arcs.append((byte, byte, word.after if is_last else Letter(word, at + 1)))
+
+
+class Joint(Node):
+    """A place whose price is the sum of others': no token is counted on to reach across it."""
+
+    __slots__ = ("parts",)
+
+    def __init__(
+        self, near: int, fill: Callable[[Node], None], parts: Callable[[], Sequence[Node]]
+    ) -> None:
+        super().__init__(near, fill)
+        self.parts = parts
+        """The nodes whose prices add up."""
 
 
 class Place(Protocol):
@@ -108,11 +196,7 @@ NOWHERE = Node(INFINITE)
 
 def literal(data: bytes, after: Node) -> Node:
     """Return a node that spells `data`, then goes on."""
-    for byte in reversed(data):
-        node = Node(after.near + 1)
-        node.arcs.append((byte, byte, after))
-        after = node
-    return after
+    return Letter(Word(data, after), 0) if data else after
 
 
 def byte_range(low: int, high: int, after: Node) -> Node:
@@ -144,10 +228,10 @@ def way_out(node: Node) -> Step:
     if node.best is None and node.place is not None:
         node.best = node.place.way_out()
     elif node.best is None:
-        node.ready()
-        steps: list[tuple[int, Step]] = [(n.near, (-1, n, None)) for n in node.skips]
-        steps += [(n.near + 1, (_typical(low, high), n, None)) for low, high, n in node.arcs]
-        steps += [(rule.near + n.near, (-1, n, rule)) for rule, n in node.calls]
+        arcs, skips, calls = node.ready().edges
+        steps: list[tuple[int, Step]] = [(n.near, (-1, n, None)) for n in skips]
+        steps += [(n.near + 1, (_typical(low, high), n, None)) for low, high, n in arcs]
+        steps += [(rule.near + n.near, (-1, n, rule)) for rule, n in calls]
         distance, node.best = min(steps, key=lambda step: step[0])
         assert distance <= node.near, "a node promised a shorter way out than it has"
     assert node.best is not None
@@ -220,8 +304,8 @@ class Automaton:
         self._stacks: list[Item] = [(END, -1)]  # stack 0 is empty
         self._stack_ids: dict[Item, int] = {}
         self._stack_costs: list[int] = [0]
-        self._by_raw: dict[object, int] = {}
-        self._by_items: dict[object, int] = {}
+        self._states: dict[object, int] = {}
+        """Places → the state they close to. A closed set of places closes to itself."""
         self.items: list[tuple[Item, ...]] = [()]
         """[states] the places a state stands for."""
         self.costs: list[int] = [-INFINITE]
@@ -238,8 +322,8 @@ class Automaton:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, about: measured on common schemas, nodes of the compiled schema included."""
-        return 700 * len(self.items) + 200 * self._places
+        """Bytes held, about: as measured, with the nodes that were made for these places."""
+        return 500 * len(self.items) + 150 * self._places
 
     def expand(self, state: int) -> Row:
         """Return where the bytes lead from a state."""
@@ -249,7 +333,7 @@ class Automaton:
         single: dict[int, list[Item]] = {}
         ranges: list[tuple[int, int, Item]] = []
         for node, stack in self.items[state]:
-            for low, high, after in node.arcs:
+            for low, high, after in node.ready().edges[0]:
                 if low == high:
                     single.setdefault(low, []).append((after, stack))
                 else:
@@ -303,15 +387,15 @@ class Automaton:
 
     def _intern(self, raw: list[Item]) -> int:
         key: object = raw[0] if len(raw) == 1 else frozenset(raw)
-        state = self._by_raw.get(key)
+        state = self._states.get(key)
         if state is None:
             items = self._close(raw)
             identity: object = items[0] if len(items) == 1 else frozenset(items)
-            state = self._by_items.get(identity)
+            state = self._states.get(identity)
             if state is None:
-                state = self._by_items[identity] = len(self.items)
+                state = self._states[identity] = len(self.items)
                 self._append(items)
-            self._by_raw[key] = state
+            self._states[key] = state
         return state
 
     def _append(self, items: list[Item]) -> None:
@@ -333,25 +417,31 @@ class Automaton:
     def _close(self, raw: list[Item]) -> list[Item]:
         """Everything reachable without a byte: places with arcs, and the end of the text."""
         if len(raw) == 1:  # most states: one place, plain arcs
-            node = raw[0][0].ready()
-            if node.arcs and not node.skips and not node.calls:
+            node = raw[0][0]
+            if node.has_arcs_only:  # no need to fill it
+                return raw
+            arcs, skips, calls = node.ready().edges
+            if arcs and not skips and not calls:
                 return raw
         seen: set[Item] = set(raw)
         work = list(seen)
         kept: list[Item] = []
         while work:
             node, stack = work.pop()
-            node.ready()
             if node is END:
                 if stack == 0:
                     kept.append((node, 0))
                     continue
                 following = [self._stacks[stack]]
+            elif node.has_arcs_only:
+                kept.append((node, stack))
+                continue
             else:
-                if node.arcs:
+                arcs, skips, calls = node.ready().edges
+                if arcs:
                     kept.append((node, stack))
-                following = [(after, stack) for after in node.skips]
-                for rule, after in node.calls:
+                following = [(after, stack) for after in skips]
+                for rule, after in calls:
                     # A call in tail position keeps the stack: this is also what ends left
                     # recursion.
                     inner = stack if after is END else self._push(after, stack)

@@ -21,6 +21,7 @@ from jsonschema.validators import validator_for
 from numpy.typing import NDArray
 
 from agentdiff.constraint.matcher import Grammar, Matcher, compile_schema
+from agentdiff.constraint.schema import KeyOrder
 from agentdiff.constraint.vocabulary import Vocabulary
 from agentdiff.errors import SchemaError
 
@@ -256,11 +257,12 @@ def measure_validity(
     block: int = 32,
     seeds: int = 3,
     slack: int = 4,
+    key_order: KeyOrder = "schema",
 ) -> Figures:
     """Write texts of each schema on a tight budget (the minimum + `slack`) and on a loose one."""
     noise, figures = Noise(vocabulary, block=block), Figures()
     for name, schema in schemas.items():
-        grammar = _compiled(name, schema, vocabulary, figures)
+        grammar = _compiled(name, schema, vocabulary, figures, key_order)
         if grammar is None:
             continue
         least = grammar.min_tokens
@@ -272,9 +274,15 @@ def measure_validity(
     return figures
 
 
-def _compiled(name: str, schema: Json, vocabulary: Vocabulary, figures: Figures) -> Grammar | None:
+def _compiled(
+    name: str,
+    schema: Json,
+    vocabulary: Vocabulary,
+    figures: Figures,
+    key_order: KeyOrder = "schema",
+) -> Grammar | None:
     try:
-        return compile_schema(schema, vocabulary)
+        return compile_schema(schema, vocabulary, key_order=key_order)
     except SchemaError as error:
         figures.refused.append((name, str(error)))
         return None

@@ -5,8 +5,6 @@ split into its branches, each with the contrary of the others, unless two branch
 exclude each other; `if` into (`if` and `then`) or (not `if` and `else`). A contrary that cannot be
 said in full is said in part, so cases may be missing but never wrong; where that costs a whole
 branch it is an error.
-
-Proofs of emptiness look at what is true, not at what is written: open objects, formats unasserted.
 """
 
 from __future__ import annotations
@@ -17,21 +15,13 @@ from itertools import islice
 from typing import Literal
 
 from agentdiff.constraint.checking import fits, matches
-from agentdiff.constraint.facts import (
-    ALWAYS,
-    EMPTY,
-    Arrays,
-    Case,
-    Claim,
-    Goal,
-    ItemLayer,
-    KeyLayer,
-    Objects,
-)
+from agentdiff.constraint.emptiness import Proofs
+from agentdiff.constraint.facts import EMPTY, Case, Claim, Goal, KeyLayer, Objects
 from agentdiff.constraint.instances import Json
 from agentdiff.constraint.keywords import Part, Reading, Split, Way, read
 from agentdiff.constraint.negation import read_contrary
 from agentdiff.constraint.references import Document
+from agentdiff.constraint.unevaluated import other_items, other_keys
 from agentdiff.errors import SchemaError
 
 OneOf = Literal["exact", "validate"]
@@ -99,6 +89,7 @@ class Cases:
         self._known: dict[Goal, tuple[Case, ...]] = {}
         self._disjoint: dict[Goal, bool] = {}
         self._steps = 0
+        self._proofs = Proofs(self.is_empty, self.holds)
         self.undecided: SchemaError | None = None
         """Why some values that are allowed cannot be written, as far as that is known."""
 
@@ -129,6 +120,10 @@ class Cases:
                     raise self.undecided
             known = self._known[goal] = tuple(found)
         return known
+
+    def forget_readings(self) -> None:
+        """Let go of what was read; it is read again where somebody asks for a new goal."""
+        self._readings.clear()
 
     def holds(self, goal: Goal, value: Json) -> bool | None:
         """Whether a value meets a goal; None when that is not known."""
@@ -247,9 +242,9 @@ class Cases:
         case = branch.case
         for kind, claim, scope, around in reversed(branch.unevaluated):
             if kind == "keys":
-                case = replace(case, objects=_other_keys(case.objects, claim, scope, around))
+                case = replace(case, objects=other_keys(case.objects, claim, scope, around))
             else:
-                case = replace(case, arrays=_other_items(case.arrays, claim, scope, around))
+                case = replace(case, arrays=other_items(case.arrays, claim, scope, around))
         return case
 
     def _with_strays(self, case: Case, run: _Run) -> Iterator[Case]:
@@ -265,7 +260,7 @@ class Cases:
                 continue
             facts = Objects((KeyLayer({name: stray.claim}),), required=(name,))
             joined = case.joined(Case(frozenset(("object",)), objects=facts))
-            if joined is not None and not self._lacks_key(joined.objects, name, 1):
+            if joined is not None and not self._proofs.lacks_key(joined.objects, name, 1):
                 yield from self._with_strays(joined, run)
 
     def _read(self, claim: Claim) -> Reading:
@@ -298,55 +293,14 @@ class Cases:
         return known or (case is not EMPTY and self._is_empty(case, pair))
 
     def _is_empty(self, case: Case, goal: Goal, depth: int = _PROOF_DEPTH) -> bool:
-        run = _Run()
+        run, proofs = _Run(), self._proofs
         try:
             for found in self._expand(self._begin(case, goal), run):
-                if not self._is_empty_case(found, depth):
+                if not proofs.is_empty(found, depth):
                     return False
         except SchemaError:
             return False  # what cannot be said is not proved
         return run.is_exact
-
-    def _is_empty_case(self, case: Case, depth: int) -> bool:
-        if case.values is not None:
-            return all(fits(value, case, self.holds) is False for value in case.values.values())
-        return all(self._lacks_type(case, name, depth) for name in case.types)
-
-    def _lacks_type(self, case: Case, name: str, depth: int) -> bool:
-        match name:
-            case "number":
-                low, high = case.numbers.lowest, case.numbers.highest
-                if low is None or high is None:
-                    return False
-                is_open = low.is_open or high.is_open
-                return low.value > high.value or (low.value == high.value and is_open)
-            case "string":
-                strings = case.strings
-                return strings.highest is not None and strings.highest < strings.lowest
-            case "array":
-                arrays = case.arrays
-                if arrays.most is not None and arrays.most < arrays.fewest:
-                    return True
-                needed = range(min(arrays.fewest, 20))
-                return depth > 0 and any(self.is_empty(arrays.item(i), depth - 1) for i in needed)
-            case "object":
-                objects = case.objects
-                return objects.is_contradictory or (
-                    depth > 0
-                    and any(self._lacks_key(objects, name, depth) for name in objects.required)
-                )
-            case _:
-                return False
-
-    def _lacks_key(self, objects: Objects, name: str, depth: int) -> bool:
-        """Whether it is proved that no value of a key is allowed; patterns are not looked at."""
-        claims: list[Claim] = []
-        for layer in objects.layers:
-            if name in layer.properties:
-                claims.append(layer.properties[name])
-            elif layer.rest is not None and not layer.patterns:
-                claims.append(layer.rest)
-        return self.is_empty(tuple(dict.fromkeys(claims)), depth - 1)
 
 
 def _undecided(split: Split) -> SchemaError:
@@ -359,30 +313,3 @@ def _undecided(split: Split) -> SchemaError:
     return SchemaError(
         f"`{split.keyword}` cannot be enforced: {message}", path=split.path, keyword=split.keyword
     )
-
-
-def _other_keys(objects: Objects, claim: Claim, scope: str, around: frozenset[str]) -> Objects:
-    within = [layer for layer in objects.layers if scope in layer.scopes]
-    if any(layer.rest is not None for layer in within):
-        return objects  # everything has been spoken for
-    layer = KeyLayer(
-        {name: ALWAYS for layer in within for name in layer.properties},
-        tuple((text, ALWAYS) for layer in within for text, _ in layer.patterns),
-        claim,
-        around,
-    )
-    return replace(objects, layers=(*objects.layers, layer))
-
-
-def _other_items(arrays: Arrays, claim: Claim, scope: str, around: frozenset[str]) -> Arrays:
-    within = [layer for layer in arrays.layers if scope in layer.scopes]
-    if any(layer.rest is not None for layer in within):
-        return arrays
-    spoken_for = max((len(layer.first) for layer in within), default=0)
-    layer = ItemLayer((ALWAYS,) * spoken_for, claim, around)
-    return replace(arrays, layers=(*arrays.layers, layer))
-
-
-def is_trivial(claim: Claim) -> bool:
-    """Whether a claim asks for nothing, at first sight."""
-    return claim.schema is claim.holds or (claim.holds and claim.schema == {})

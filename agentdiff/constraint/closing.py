@@ -8,14 +8,23 @@ node of cost at most c - 1.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
-from agentdiff.constraint.automaton import END, INFINITE, Node, way_out
+from agentdiff.constraint.automaton import (
+    END,
+    INFINITE,
+    Joint,
+    Letter,
+    Node,
+    Word,
+    way_out,
+)
 from agentdiff.constraint.vocabulary import Vocabulary
 
 
 class Closing:
-    """Prices nodes in tokens of one vocabulary; each price is kept on its node."""
+    """Prices nodes in tokens of one vocabulary; each price is kept on its node or word."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -35,43 +44,62 @@ class Closing:
         """Price a node; yields the nodes that must be priced before it goes on."""
         if _known(node) >= 0:
             return
-        # The run: nodes joined by single bytes, up to a call or the frame's end.
-        run: list[Node] = []
+        # The run: places joined by single bytes, up to a call or the frame's end.
+        run: list[_Place] = []
         data = bytearray()
         offsets: list[int] = []
         unpriced = 0
-        tail = 0  # bytes collected beyond the last unpriced node
-        while node is not END:
-            if node.price < 0:
+        tail = 0  # bytes collected beyond the last unpriced place
+        here = _place_of(node)
+        while here[0] is not END:
+            price = _price(here)
+            if price < 0:
                 unpriced, tail = len(run) + 1, 0
             elif tail > 64:
                 break
-            byte, after, rule = way_out(node)
-            run.append(node)
+            run.append(here)
             offsets.append(len(data))
-            if rule is not None:
-                if node.price < 0:
-                    yield rule.start
-                    yield after
-                    node.price = min(_known(rule.start) + _known(after), INFINITE)
+            keeper, at = here
+            if isinstance(keeper, Word):
+                byte = keeper.data[at]
+                ends = at + 1 == len(keeper.data)
+                here = _place_of(keeper.after) if ends else (keeper, at + 1)
+            elif isinstance(keeper, Joint):
+                if price < 0:
+                    parts = keeper.parts()
+                    yield from parts
+                    keeper.price = min(sum(map(_known, parts)), INFINITE)
                 break
+            else:
+                byte, after, rule = way_out(keeper)
+                if rule is not None:
+                    if price < 0:
+                        yield rule.start
+                        yield after
+                        keeper.price = min(_known(rule.start) + _known(after), INFINITE)
+                    break
+                here = _place_of(after)
             if byte >= 0:
                 data.append(byte)
                 tail += 1
-            node = after
         # prices[k]: tokens from the k-th byte of the run on.
         prices = [INFINITE] * (len(data) + 1)
-        prices[len(data)] = node.price if node is not END else 0
+        prices[len(data)] = _price(here)
         for k in range(unpriced, len(run)):
-            prices[offsets[k]] = run[k].price
+            prices[offsets[k]] = _price(run[k])
         for k in range(unpriced - 1, -1, -1):
-            member, at = run[k], offsets[k]
-            if member.price < 0:
+            (keeper, where), at = run[k], offsets[k]
+            price = _price(run[k])
+            if price < 0:
                 # Nodes joined by a skip share a byte offset, and so a price.
                 if prices[at] >= INFINITE:
                     prices[at] = self._cheapest(data, at, prices)
-                member.price = prices[at]
-            prices[at] = member.price
+                price = prices[at]
+                if isinstance(keeper, Word):
+                    _prices(keeper)[where] = price
+                else:
+                    keeper.price = price
+            prices[at] = price
 
     def _cheapest(self, data: bytearray, at: int, prices: list[int]) -> int:
         """1 + the least price behind any token that matches the bytes from `at` on."""
@@ -86,8 +114,30 @@ class Closing:
         return min(best, INFINITE)
 
 
+_Place = tuple[Node | Word, int]
+"""(what keeps the price, which of its bytes comes next)."""
+
+
+def _place_of(node: Node) -> _Place:
+    return (node.word, node.at) if isinstance(node, Letter) else (node, 0)
+
+
+def _price(place: _Place) -> int:
+    """The price of a place, or -1 when it must be found."""
+    keeper, at = place
+    if isinstance(keeper, Word):
+        return _prices(keeper)[at]
+    if keeper is END:
+        return 0
+    return INFINITE if keeper.is_dead else keeper.price
+
+
+def _prices(word: Word) -> array[int]:
+    if word.prices is None:
+        word.prices = array("i", [-1]) * len(word.data)
+    return word.prices
+
+
 def _known(node: Node) -> int:
     """The price of a node, or -1 when it must be found."""
-    if node is END:
-        return 0
-    return INFINITE if node.is_dead else node.price
+    return INFINITE if node.is_dead else _price(_place_of(node))

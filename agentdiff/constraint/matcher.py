@@ -19,7 +19,7 @@ from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
 from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.lattice import Infeasible
 from agentdiff.constraint.parts import Parts
-from agentdiff.constraint.schema import OneOf, Style, compile_to_nodes
+from agentdiff.constraint.schema import KeyOrder, OneOf, Style, compile_to_nodes
 from agentdiff.constraint.step import Solver, StepSolver
 from agentdiff.constraint.step_scores import StepScores
 from agentdiff.constraint.tokens import TokenAutomaton
@@ -33,6 +33,7 @@ def compile_schema(
     *,
     style: Style = "spaced",
     open_objects: bool = False,
+    key_order: KeyOrder = "schema",
     one_of: OneOf = "exact",
     grounding: Mapping[str, Sequence[str]] | None = None,
 ) -> Grammar:
@@ -47,6 +48,10 @@ def compile_schema(
             `"indented"` gives every member and item its own line; nothing else is taken.
         open_objects: Whether an object with `properties` but without `additionalProperties` may
             have other keys.
+        key_order: `"schema"` writes keys in the order in which the schema names them: the model has
+            less to decide. `"free"` takes any order; other keys may stand among the declared ones,
+            and texts have more states. Values listed by `enum` or `const` are written as they are
+            either way.
         one_of: What becomes of a `oneOf` whose branches cannot be kept apart. `"exact"` refuses it;
             `"validate"` takes it for a union, so what was written has to be validated afterwards.
         grounding: JSON pointer into the *instance* (`*` for any key or index) → texts. A plain
@@ -59,7 +64,12 @@ def compile_schema(
         ConfigurationError: A grounding pointer is malformed.
     """
     start = compile_to_nodes(
-        schema, style=style, open_objects=open_objects, one_of=one_of, grounding=grounding
+        schema,
+        style=style,
+        open_objects=open_objects,
+        key_order=key_order,
+        one_of=one_of,
+        grounding=grounding,
     )
     return Grammar(start, vocabulary)
 

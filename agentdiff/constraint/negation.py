@@ -26,16 +26,15 @@ from agentdiff.constraint.facts import (
 )
 from agentdiff.constraint.instances import TYPES, Json, as_object, distinct
 from agentdiff.constraint.keywords import (
-    FOREIGN,
     NOTHING,
     Reading,
-    Schema,
     Split,
     Way,
     lacks,
     requires,
 )
 from agentdiff.constraint.numbers import Bound
+from agentdiff.constraint.reading import FOREIGN, Schema
 from agentdiff.constraint.references import Dialect
 from agentdiff.errors import SchemaError
 

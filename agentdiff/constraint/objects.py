@@ -1,4 +1,4 @@
-"""Objects of a case: declared keys in their order, then keys by pattern and all others."""
+"""Objects of a case: declared keys, keys by pattern and all others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from agentdiff.constraint.automaton import END, NOWHERE, Node, choice
 from agentdiff.constraint.checking import claims_of, pattern_of
-from agentdiff.constraint.containers import Member, Others, members
 from agentdiff.constraint.facts import Case, Claim, Goal, Objects, Strings, Wording
 from agentdiff.constraint.grounding import Grounding
 from agentdiff.constraint.instances import as_object, distinct
 from agentdiff.constraint.lists import STRING_KINDS, gaps
+from agentdiff.constraint.members import Member, Others, members
 from agentdiff.constraint.spot import Spot
+from agentdiff.constraint.unordered import unordered_members
 from agentdiff.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def _object(
     compiler: Compiler, facts: Objects, after: Node, spot: Spot, is_shared: bool, path: str
 ) -> Node:
     is_counted = facts.fewest > len(facts.required) or facts.most is not None
-    build = compiler.called if is_shared or is_counted else compiler.value
+    is_free = compiler.key_order == "free"
+    build = compiler.called if is_shared or is_counted or is_free else compiler.value
     required = frozenset(facts.required)
     declared: list[Member] = []
     for name in facts.declared:
@@ -62,7 +64,8 @@ def _object(
                 name in required,
             )
         )
-    return members(
+    write = unordered_members if is_free else members
+    return write(
         declared,
         list(_others(compiler, facts, spot, path)),
         fewest=facts.fewest,

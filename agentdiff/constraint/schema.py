@@ -6,7 +6,7 @@ made, and a goal that nothing meets is a dead node rather than an exception: an 
 drops out, an `anyOf` branch falls away.
 
 Narrow, never widen. One spelling of separators and no other white space; keys in the declared
-order; optional keys may be left out; objects with `properties` are closed unless the schema or
+order, unless any is asked for; optional keys may be left out; objects with `properties` are closed unless the schema or
 `open_objects` opens them. What cannot be narrowed soundly is an error that names keyword and path.
 A goal that comes back, as recursion does, is a rule that is called.
 
@@ -16,7 +16,7 @@ Knows no tokens and no model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from agentdiff.constraint.automaton import END, INFINITE, NOWHERE, Node, Rule, call, choice, literal
 from agentdiff.constraint.cases import Cases, OneOf
@@ -25,15 +25,16 @@ from agentdiff.constraint.containers import Layout, Part, one_of
 from agentdiff.constraint.facts import EMPTY, Case, Claim, Goal
 from agentdiff.constraint.grounding import Grounding, Sources
 from agentdiff.constraint.instances import Json, as_list, as_object, identity, spell
-from agentdiff.constraint.keywords import KEYWORDS
 from agentdiff.constraint.lists import list_node
 from agentdiff.constraint.objects import object_node
+from agentdiff.constraint.reading import KEYWORDS
 from agentdiff.constraint.references import Document
 from agentdiff.constraint.scalars import number_node, string_node
 from agentdiff.constraint.spot import Spot
 from agentdiff.errors import ConfigurationError, SchemaError
 
 Style = Literal["spaced", "compact", "indented"]
+KeyOrder = Literal["schema", "free"]
 
 _SEPARATORS: dict[str, tuple[str, str]] = {
     "spaced": (", ", ": "),
@@ -56,6 +57,7 @@ def compile_to_nodes(
     *,
     style: Style = "spaced",
     open_objects: bool = False,
+    key_order: KeyOrder = "schema",
     grounding: Mapping[str, Sequence[str]] | None = None,
     one_of: OneOf = "exact",
 ) -> Node:
@@ -67,6 +69,8 @@ def compile_to_nodes(
             each member and item a line of its own, indented by two spaces a level.
         open_objects: Whether an object with `properties` but without `additionalProperties` may
             have other keys.
+        key_order: `"schema"` writes keys in the order in which the schema names them, `"free"` in
+            any.
         grounding: JSON pointer into the instance → texts.
         one_of: `"exact"` refuses a `oneOf` whose branches may overlap in ways that cannot be ruled
             out; `"validate"` takes every `oneOf` for an `anyOf`, and whoever asks for that
@@ -75,18 +79,28 @@ def compile_to_nodes(
     Raises:
         SchemaError: A keyword cannot be enforced or is malformed, a `$ref` leads nowhere, or
             nothing satisfies the schema.
-        ConfigurationError: The style is not known, or a grounding pointer is malformed.
+        ConfigurationError: The style or the key order is not known, or a grounding pointer is
+            malformed.
     """
     if style not in _SEPARATORS:
         raise ConfigurationError(f"`style` must be one of {', '.join(_SEPARATORS)}, got {style!r}")
-    sources = Sources(grounding or {})
-    compiler = Compiler(schema, style, open_objects=open_objects, sources=sources, one_of=one_of)
+    if key_order not in get_args(KeyOrder):
+        raise ConfigurationError(f"`key_order` must be 'schema' or 'free', got {key_order!r}")
+    compiler = Compiler(
+        schema,
+        style,
+        open_objects=open_objects,
+        key_order=key_order,
+        sources=Sources(grounding or {}),
+        one_of=one_of,
+    )
     try:
-        start = compiler.value((Claim(schema, ""),), END, Spot(sources.root))
+        start = compiler.value((Claim(schema, ""),), END, Spot(compiler.sources.root))
     except RecursionError:
         raise SchemaError("the schema and what it refers to are nested too deep") from None
     if start.is_dead and compiler.cases.undecided is not None:
         raise compiler.cases.undecided
+    compiler.cases.forget_readings()  # the compiler lives on in nodes that are filled later
     if start.is_dead:
         raise SchemaError("nothing that can be written satisfies the schema")
     return start
@@ -99,10 +113,17 @@ class Compiler:
     """One compilation; lives on in the nodes that are filled later."""
 
     def __init__(
-        self, root: Json, style: Style, *, open_objects: bool, sources: Sources, one_of: OneOf
+        self,
+        root: Json,
+        style: Style,
+        *,
+        open_objects: bool,
+        key_order: KeyOrder,
+        sources: Sources,
+        one_of: OneOf,
     ) -> None:
         self.cases = Cases(Document(root), one_of)
-        self.open_objects = open_objects
+        self.open_objects, self.key_order = open_objects, key_order
         self.sources = sources
         self._separators = _SEPARATORS[style]
         self._is_indented = style == "indented"

@@ -102,12 +102,15 @@ class Text:
                 node = self._free(count)
             else:
                 near += self._near_end
-                place = _TextPlace(self, states, count) if self._has_counts else None
-                node = Node(near, lambda node: self._fill(node, states, count), place)
+                if self._has_counts:
+                    node = Node(near, _fill, _TextPlace(self, states, count))
+                else:
+                    node = Node(near, lambda node: self.fill(node, states, count))
             self._nodes[states, count] = node
         return node
 
-    def _fill(self, node: Node, states: States, count: int) -> None:
+    def fill(self, node: Node, states: States, count: int) -> None:
+        """Write the edges of the place between two characters."""
         language = self._language
         if count >= language.lowest and language.accepts(states):
             if self._end is None:
@@ -182,6 +185,12 @@ class _TextPlace(InString):
     def may_end(self, characters: int) -> bool:
         """Whether the string may end after so many more characters."""
         return self.text.may_end(self.count + characters)
+
+
+def _fill(node: Node) -> None:
+    place = node.place
+    assert isinstance(place, _TextPlace)
+    place.text.fill(node, place.states, place.count)
 
 
 class _Bytes:

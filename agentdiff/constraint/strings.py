@@ -60,17 +60,18 @@ class StringBody:
 
     def __init__(self, lowest: int, highest: int | None, after: Node) -> None:
         self.lowest, self.highest, self.after = lowest, highest, after
-        self._nodes: dict[tuple[int, int], Node] = {}
+        self._nodes: dict[int, Node] = {}
 
     def node(self, count: int, character: int = AT_CHARACTER) -> Node:
         """Return the place after `count` whole characters, in this character state."""
-        node = self._nodes.get((count, character))
+        key = len(_MOVES) * count + character
+        node = self._nodes.get(key)
         if node is None:
             begun = character != AT_CHARACTER
             missing = max(0, self.lowest - count - begun)
             near = _BYTES_LEFT[character] + missing + 1 + self.after.near
-            node = Node(near, self._fill, StringPlace(self, count, character))
-            self._nodes[count, character] = node
+            node = Node(near, _fill, StringPlace(self, count, character))
+            self._nodes[key] = node
         return node
 
     def counted(self, count: int, characters: int) -> int:
@@ -85,20 +86,6 @@ class StringBody:
     def may_end(self, count: int) -> bool:
         """Whether the string may end after `count` characters."""
         return self.lowest <= count and (self.highest is None or count <= self.highest)
-
-    def _fill(self, node: Node) -> None:
-        place = node.place
-        assert isinstance(place, StringPlace)
-        count, character = place.count, place.character
-        if character == AT_CHARACTER:
-            if self.may_end(count):
-                node.arcs.append((QUOTE, QUOTE, self.after))
-            if not self.may_begin(count):
-                return
-        for low, high, following in _MOVES[character]:
-            whole = following == AT_CHARACTER
-            target = self.node(self.counted(count, 1) if whole else count, following)
-            node.arcs.append((low, high, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +136,21 @@ class StringPlace(InString):
     def may_end(self, characters: int) -> bool:
         """Whether the string may end after so many more characters."""
         return self.body.may_end(self.body.counted(self.count, characters))
+
+
+def _fill(node: Node) -> None:
+    place = node.place
+    assert isinstance(place, StringPlace)
+    body, count, character = place.body, place.count, place.character
+    if character == AT_CHARACTER:
+        if body.may_end(count):
+            node.arcs.append((QUOTE, QUOTE, body.after))
+        if not body.may_begin(count):
+            return
+    for low, high, following in _MOVES[character]:
+        whole = following == AT_CHARACTER
+        target = body.node(body.counted(count, 1) if whole else count, following)
+        node.arcs.append((low, high, target))
 
 
 def string(

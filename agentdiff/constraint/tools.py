@@ -13,7 +13,7 @@ from typing import Any
 
 from agentdiff.constraint.automaton import END, Node, Rule, call, choice, literal
 from agentdiff.constraint.matcher import Grammar
-from agentdiff.constraint.schema import Style, compile_to_nodes
+from agentdiff.constraint.schema import KeyOrder, Style, compile_to_nodes
 from agentdiff.constraint.texts import free_text, text_until, text_without
 from agentdiff.constraint.vocabulary import Vocabulary
 from agentdiff.errors import ConfigurationError, SchemaError
@@ -57,6 +57,7 @@ def compile_tool_calls(
     parallel: bool = True,
     style: Style = "spaced",
     open_objects: bool = False,
+    key_order: KeyOrder = "schema",
     grounding: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> Grammar:
     """Compile what a model with tools may write.
@@ -72,6 +73,7 @@ def compile_tool_calls(
         parallel: Whether several calls may follow one another.
         style: See `compile_schema`; for the arguments and the answer.
         open_objects: See `compile_schema`.
+        key_order: See `compile_schema`.
         grounding: Tool → what binds its arguments, see `compile_schema`.
 
     Raises:
@@ -91,7 +93,11 @@ def compile_tool_calls(
     for name, schema in tools.items():
         try:
             start = compile_to_nodes(
-                schema, style=style, open_objects=open_objects, grounding=grounding.get(name)
+                schema,
+                style=style,
+                open_objects=open_objects,
+                key_order=key_order,
+                grounding=grounding.get(name),
             )
         except SchemaError as error:
             error.add_note(f"in the arguments of the tool {name!r}")
@@ -103,7 +109,9 @@ def compile_tool_calls(
         return Grammar(writer.beside_text(), vocabulary)
     if response_schema is None:
         return Grammar(writer.start(), vocabulary)
-    answer = compile_to_nodes(response_schema, style=style, open_objects=open_objects)
+    answer = compile_to_nodes(
+        response_schema, style=style, open_objects=open_objects, key_order=key_order
+    )
     return Grammar(choice([answer, writer.start()]), vocabulary)
 
 
