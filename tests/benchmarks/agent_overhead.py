@@ -330,7 +330,7 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int, together: int)
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
         try:
             taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
-            for _ in range(rounds):
+            for number in range(rounds):
                 for name, python in pythons.items():
                     # -P: the folder of this file is no place to import from.
                     command = [python, "-P", __file__, "--measure", name, url, "--runs", str(runs)]
@@ -343,6 +343,8 @@ def rounds_of(pythons: dict[str, str], *, rounds: int, runs: int, together: int)
                         print(f"{name}: {done.stderr[-600:]}", file=sys.stderr)
                         continue
                     taken[name].append(json.loads(done.stdout.splitlines()[-1]))
+                    found = ", ".join(f"{key} {each:.2f}" for key, each in taken[name][-1].items())
+                    print(f"round {number + 1}, {name}: {found}", file=sys.stderr, flush=True)
         finally:
             server.kill()
     floor = taken["httpx"]
