@@ -6,7 +6,9 @@ share of all scored positions whose best token is the one that the whole canvas 
 
 - caches of a bidirectional model against the plain loop of its reference: whole canvas, logits of every position; and
   against dlmserve's loop (`pip install --no-deps dlmserve` and its imports), where it is installed;
-- short constrained replies of a block-causal model, sixteen in one batch against one after the other.
+- short constrained replies of a block-causal model, sixteen in one batch against one after the other;
+- passes that speculation saves a block-causal model which writes one token a step. The weights are random, so how often
+  a guess holds says nothing of a trained model; that the tokens are the same does.
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from agentdiff.constraint import Vocabulary, compile_schema
-from agentdiff.engine import DecodeOutput, DecodeParams, Engine, Quota, Threshold, load_family
+from agentdiff.engine import (
+    DecodeOutput,
+    DecodeParams,
+    Engine,
+    LookAhead,
+    Quota,
+    SelfVerify,
+    Speculation,
+    Threshold,
+    load_family,
+)
 from agentdiff.engine.families.base import Family, FamilyTraits
 from agentdiff.engine.families.stock import StockFamily
 
@@ -243,12 +255,44 @@ def batching() -> None:
     )
 
 
+def speculation() -> None:
+    """One token a step, with and without guesses; and a model that checks its own drafts from left to right."""
+    prompt = [(11 * n + 5) % 256 for n in range(32)]
+    base = DecodeParams(target=64, ceiling=64, policy=Quota(), eos_ids=())
+    print("\nspeculation, one token a step, prompt 32, reply 64")
+    print(f"{'blocks of':<11}{'by':<16}{'CPU s':>8}{'passes':>8}{'positions':>11}{'tokens':>12}")
+    for block in (4, 16):
+        family = load_family(GOLDENS / "sdar", device="cpu", block_len=block)
+
+        def decode(rule: Speculation | None, family: Any = family) -> DecodeOutput:
+            engine = Engine(family, prefix_bytes=0)
+            return engine.generate([prompt], replace(base, speculation=rule))[0]
+
+        jobs: dict[str, Callable[[], DecodeOutput]] = {
+            "plain": lambda: decode(None),
+            "look ahead 1": lambda: decode(LookAhead(steps=1)),
+            "look ahead 3": lambda: decode(LookAhead(steps=3)),
+            "self-verify": lambda: decode(SelfVerify(expected=0)),
+        }
+        seconds, outputs = timed(jobs)
+        for name, output in outputs.items():
+            is_same = output.tokens == outputs["plain"].tokens
+            verdict = (
+                "identical" if is_same else "its own" if name == "self-verify" else "DIFFERENT"
+            )
+            print(
+                f"{block:<11}{name:<16}{seconds[name]:>8.3f}{output.stats.forwards:>8}"
+                f"{output.stats.positions:>11,}{verdict:>12}"
+            )
+
+
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     for prompt_len in (128, 512):
         caches(prompt_len)
     batching()
+    speculation()
 
 
 if __name__ == "__main__":
