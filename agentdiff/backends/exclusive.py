@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from agentdiff.constraint import Matcher, Proposal, StepScores
 
@@ -103,22 +101,20 @@ class ExclusiveMatcher(Matcher):
     def _repeats(self, fill: Proposal, pinned: Mapping[int, int]) -> list[int]:
         """Positions of the first two arguments that share their words; one of them should hold something else."""
         before: list[_Argument] = []
-        for argument in self._arguments(fill.tokens, pinned):
+        for argument in self._arguments(fill.tokens.tolist(), pinned):
             for earlier in before:
                 if argument.is_within(earlier):
                     return [*earlier.open[:_PLACES], *argument.open[:_PLACES]]
             before.append(argument)
         return []
 
-    def _arguments(
-        self, tokens: NDArray[np.int64], pinned: Mapping[int, int]
-    ) -> Iterator[_Argument]:
-        pieces = [self._bytes(int(token)) for token in tokens]
+    def _arguments(self, tokens: Sequence[int], pinned: Mapping[int, int]) -> Iterator[_Argument]:
+        pieces = [self._bytes(token) for token in tokens]
         text = self._written + b"".join(pieces)
         begin = text.find(_ARGUMENTS)
         if begin < 0:
             return
-        ends = np.cumsum([len(self._written), *map(len, pieces)])
+        ends = [*accumulate(map(len, pieces), initial=len(self._written))]
         for match in _MEMBER.finditer(text, begin + len(_ARGUMENTS)):
             group = 1 if match[1] else 2
             first, last = match.span(group)
