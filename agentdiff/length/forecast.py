@@ -105,10 +105,6 @@ def around(forecast: int, errors: Leaning) -> Leaning:
     return Leaning(errors.kept, errors.scale, mass)
 
 
-def center(distribution: Iterable[float]) -> float:
+def center(distribution: Sequence[float]) -> float:
     """The mean bin."""
-    whole = total = 0.0
-    for place, probability in enumerate(distribution):
-        whole += probability
-        total += place * probability
-    return total / whole
+    return _dot(distribution, range(len(distribution))) / sum(distribution)

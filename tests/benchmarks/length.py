@@ -7,7 +7,8 @@
 `replay` prints what the predictor and simpler rules would have allocated for recorded steps, and
 what a step costs the processor. `live` lets the embedded model do tasks of its evaluation sets on
 canvases that are decoded to their end, as models without early stop do: fixed ones, the p95 of what
-was seen, and the predictor's; what is cut is done again on twice the canvas.
+was seen, and the predictor's; what is cut is done again on twice the canvas. The last two rows stop
+where the reply is whole, as the embedded model does when nobody asks it not to.
 """
 
 import gzip
@@ -15,14 +16,23 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentdiff.generation import Budget
-from agentdiff.length import CanvasCost, LengthPredictor, StepContext, open_store, schema_bounds
+from agentdiff.length import (
+    CanvasCost,
+    LengthPredictor,
+    StepContext,
+    open_store,
+    predictor,
+    schema_bounds,
+)
 from agentdiff.length.cost import LARGEST
+from agentdiff.length.make_prior import make_prior
 from agentdiff.length.replay import Policy, figures, measure, play
 
 QUANTUM = 32
@@ -109,6 +119,8 @@ def replayed(path):
         "predictor, 97 %": {},
         "predictor, 98 %": {"target": 0.98},
         "predictor, 95 %": {"target": 0.95},
+        "order 8": {"seed": 8},
+        "order 9": {"seed": 9},
         "told of cuts only": {"reports": "cut"},
         "told of nothing": {"reports": "squeezed"},
         "cuts taken as ends": {"reports": "cut", "new_policy": naive},
@@ -127,8 +139,41 @@ def replayed(path):
             f"  {report['beginning'].get('coverage', 0):.1%}",
             flush=True,
         )
+    held_out(rows)
     switched(rows)
     timed(rows)
+
+
+def held_out(rows):
+    """Each family of sources with a prior made of the others, and with inputs that never recur."""
+    families = sorted({row["src"].split("_")[0] for row in rows})
+    for name in ("prior of other sources", "no input comes again"):
+        played = []
+        for seed in (7, 8, 9):
+            for family in families:
+                own = [row for row in rows if row["src"].split("_")[0] == family]
+                others = [row for row in rows if row["src"].split("_")[0] != family]
+                if name == "no input comes again":
+                    own = [{**row, "prompt": row["prompt"] + n} for n, row in enumerate(own)]
+                with changed_prior(make_prior(others)):
+                    played += play(own, quantum=QUANTUM, seed=seed)
+        total = figures([step for step in played if not step.is_derived])
+        print(
+            f"{name}, three orders: {total['coverage']:.1%} fit,"
+            f" overshoot {total['overshoot']:.2f}, lin {total['lin']:.2f}",
+            flush=True,
+        )
+
+
+@contextmanager
+def changed_prior(prior):
+    """Predictors made here begin with `prior`."""
+    shipped = predictor.shipped_prior
+    setattr(predictor, "shipped_prior", lambda: prior)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(predictor, "shipped_prior", shipped)  # noqa: B010
 
 
 def switched(rows):
@@ -159,11 +204,11 @@ def timed(rows):
     for name in ("in memory", "with a store"):
         with tempfile.TemporaryDirectory() as folder:
             store = open_store(Path(folder) / "lengths.db") if name == "with a store" else None
-            predictor = LengthPredictor(store)
+            asked = LengthPredictor(store)
             before = time.process_time()
             for step in played:
-                budget = predictor.predict(step.context, CanvasCost(QUANTUM))
-                predictor.observe(step.context, budget, used=step.length, truncated=False)
+                budget = asked.predict(step.context, CanvasCost(QUANTUM))
+                asked.observe(step.context, budget, used=step.length, truncated=False)
             spent = (time.process_time() - before) / len(played)
             print(f"predict and observe, {name}: {1e3 * spent:.2f} ms of CPU", flush=True)
             if store is not None:
@@ -193,10 +238,7 @@ def live(count):
     from agentdiff.engine.sequence import Sequence
 
     use_threads(1)
-    # A canvas is decoded to its end, as by a model that cannot stop early, and no reply is shorter
-    # than its canvas because the grammar is complete or the model is known for short replies.
-    setattr(local, "DecodeParams", partial(local.DecodeParams, eos_stop="ceiling"))  # noqa: B010
-    engine.forced_end = outcome.forced_end = lambda matcher, room: None
+    early = local.DecodeParams, engine.forced_end
     prefilled = []
     whole = Sequence.output
 
@@ -207,7 +249,8 @@ def live(count):
     setattr(Sequence, "output", output)  # noqa: B010
     backend = connect("embedded")
     assert isinstance(backend, local.LocalBackend)
-    backend._format = replace(backend._format, max_reply=None)
+    prompting = backend._prompting
+    prompting.format = replace(prompting.format, max_reply=None)
     quantum = backend.capabilities.quantum
     with tempfile.TemporaryDirectory() as root:
         tools = {tool.name: tool for tool in shipped_tools(Path(root))}
@@ -226,6 +269,8 @@ def live(count):
     policies: dict[str, Policy] = {f"fixed {size}": Fixed(size) for size in reversed(CANVASES)}
     policies["p95 of the seen"] = ToolP95(first=256)
     policies["predictor"] = LengthPredictor()
+    policies["256, stopped"] = Fixed(256)
+    policies["stopped"] = LengthPredictor()
     print(f"{len(cases)} tasks, one thread of {machine()}")
     print(
         f"{'':16} {'exact':>6} {'cut':>4} {'canvas':>7} {'of replies':>16} {'of all':>16} {'CPU':>15}"
@@ -233,6 +278,12 @@ def live(count):
     fixed = None
     for name, policy in policies.items():
         prefilled.clear()
+        # A canvas is decoded to its end, as by a model that cannot stop early: no reply is shorter
+        # because its grammar is complete. The last two end there, as the embedded model does.
+        stops = name.endswith("stopped")
+        params = early[0] if stops else partial(early[0], eos_stop="ceiling")
+        setattr(local, "DecodeParams", params)  # noqa: B010
+        engine.forced_end = outcome.forced_end = early[1] if stops else lambda matcher, room: None
         tally = anyio.run(decode, backend, cases, policy, quantum)
         costs = (tally.positions - sum(prefilled), tally.positions, tally.cpu_s)
         fixed = costs if name == "fixed 256" else fixed
@@ -259,7 +310,8 @@ async def decode(backend, cases, policy, quantum):
             "route",
             model=backend.capabilities.tokenizer,
             schema_min=shortest,
-            last_tokens=len(request.messages[-1].content.encode()) // 4,
+            prompt_tokens=sum(len(message.content) for message in request.messages) // 4,
+            last_tokens=len(request.messages[-1].content) // 4,
         )
         first = policy.predict(context, CanvasCost(quantum))
         size, before, result = first.target, time.process_time(), None
