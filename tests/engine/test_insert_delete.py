@@ -20,11 +20,13 @@ from agentdiff.engine import (
     InsertDelete,
     LookAhead,
     Threshold,
+    load_family,
     preset,
 )
 from agentdiff.engine.insert_delete import _rebuilt
 from agentdiff.engine.sequence import MASKED
 from agentdiff.errors import ConfigurationError
+from tests.engine.test_families_load import golden
 from tests.engine.test_laws import GRAMMAR, POLICIES, text
 from tests.engine.toys import MASK, ToyModel, toy_traits
 
@@ -159,3 +161,22 @@ def test_tokens_that_edit_are_written_by_nothing_else() -> None:
         [[5, 6, 7]], DecodeParams(target=24, ceiling=24, eos_ids=())
     )
     assert not {MASK, DELETE, INSERT} & set(output.tokens)
+
+
+def test_a_checkpoint_that_names_its_ids_moves_tokens_with_experts_chosen_by_block(
+    tmp_path: Path,
+) -> None:
+    ids = {"delete_token_id": 405, "split_token_id": 406}
+    golden(tmp_path, "llada2", drop=(), block_size=8, expert_capacity=6, **ids)
+    model = load_family(tmp_path, device="cpu")
+    policy, revision = preset(model.traits, "speed")
+    params = DecodeParams(
+        target=20, ceiling=20, policy=policy, revision=revision, eos_ids=(), record=True
+    )
+    prompts = [[7, 8, 9], list(range(20, 41))]
+    together = Engine(model).generate(prompts, params)
+    for prompt, output in zip(prompts, together, strict=True):
+        (alone,) = Engine(model).generate([prompt], params)
+        assert alone.trace == output.trace
+        assert len(output.tokens) == 20
+        assert not {405, 406, model.traits.mask_id} & set(output.tokens)
