@@ -155,7 +155,9 @@ async def bare_httpx(url: str) -> Run:
     return run
 
 
-def _agentdiff(streaming: bool) -> Callable[[str], Awaitable[Run]]:
+def _agentdiff(
+    *, streaming: bool = True, budget: int | None = None
+) -> Callable[[str], Awaitable[Run]]:
     async def client(url: str) -> Run:
         import httpx
         from opentelemetry import trace
@@ -180,7 +182,11 @@ def _agentdiff(streaming: bool) -> Callable[[str], Awaitable[Run]]:
         backend = OpenAIBackend(url, "m", client=http, streaming=streaming)
 
         agent = Agent(
-            backend, instructions=INSTRUCTIONS, tools=[lookup], limits=UsageLimits(requests=50)
+            backend,
+            instructions=INSTRUCTIONS,
+            tools=[lookup],
+            limits=UsageLimits(requests=50),
+            budget=budget or "auto",
         )
 
         async def run() -> str:
@@ -264,8 +270,9 @@ async def smolagents(url: str) -> Run:
 
 CLIENTS: dict[str, Callable[[str], Awaitable[Run]]] = {
     "httpx": bare_httpx,
-    "agentdiff": _agentdiff(streaming=True),
+    "agentdiff": _agentdiff(),
     "agentdiff, whole replies": _agentdiff(streaming=False),
+    "agentdiff, budget given": _agentdiff(budget=256),
     "pydantic-ai": pydantic_ai,
     "openai-agents": openai_agents,
     "langchain": langchain,
