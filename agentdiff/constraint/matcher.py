@@ -49,9 +49,9 @@ def compile_schema(
         open_objects: Whether an object with `properties` but without `additionalProperties` may
             have other keys.
         key_order: `"schema"` writes keys in the order in which the schema names them: the model has
-            less to decide. `"free"` takes any order; other keys may stand among the declared ones,
-            and texts have more states. Values listed by `enum` or `const` are written as they are
-            either way.
+            less to decide. `"free"` takes any order in objects of up to 10 declared keys; other keys
+            may stand among them, and texts have more states. Values listed by `enum` or `const` are
+            written as they are either way.
         one_of: What becomes of a `oneOf` whose branches cannot be kept apart. `"exact"` refuses it;
             `"validate"` takes it for a union, so what was written has to be validated afterwards.
         grounding: JSON pointer into the *instance* (`*` for any key or index) → texts. A plain
@@ -61,7 +61,8 @@ def compile_schema(
     Raises:
         SchemaError: Something in the schema cannot be enforced, or nothing satisfies it; names
             keyword and path.
-        ConfigurationError: A grounding pointer is malformed.
+        ConfigurationError: The style or the key order is not known, or a grounding pointer is
+            malformed.
     """
     start = compile_to_nodes(
         schema,

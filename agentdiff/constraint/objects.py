@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agentdiff.constraint.schema import Compiler
 
 _STRING = frozenset(("string",))
+MAX_FREE_KEYS = 10
+"""Declared keys up to which an object takes any order; with more the order of the schema holds, lest
+a step that looks at every order needs more states than an automaton may have."""
 _MAX_PATTERNS = 4
 """Patterns of keys up to which every combination of them is written out."""
 
@@ -45,7 +48,7 @@ def _object(
     compiler: Compiler, facts: Objects, after: Node, spot: Spot, is_shared: bool, path: str
 ) -> Node:
     is_counted = facts.fewest > len(facts.required) or facts.most is not None
-    is_free = compiler.key_order == "free"
+    is_free = compiler.key_order == "free" and len(facts.declared) <= MAX_FREE_KEYS
     build = compiler.called if is_shared or is_counted or is_free else compiler.value
     required = frozenset(facts.required)
     declared: list[Member] = []
