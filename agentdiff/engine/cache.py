@@ -118,6 +118,7 @@ class KVBuffer:
                 for k, v in self._layers
             ]
             return [HeldKV.first(layer, length) for layer in whole] if room else whole
+        self._grow(self._layers, length)
         index = torch.tensor(
             [*rows, *[0] * (count - len(rows))], device=self._layers[0].keys.device
         )

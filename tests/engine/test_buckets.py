@@ -20,6 +20,7 @@ from agentdiff.engine import (
     LookAhead,
     Quota,
     SelfVerify,
+    Threshold,
     load_family,
 )
 from agentdiff.engine.families.compiled import call_compiled, compile_module
@@ -152,3 +153,14 @@ def test_a_compiled_checkpoint_writes_the_same() -> None:
         warnings.simplefilter("error", UserWarning)  # no falling back
         written = [o.tokens for o in compiled.generate(prompts, params)]
     assert written == [o.tokens for o in plain.generate(prompts, params)]
+
+
+def test_rows_that_are_copied_have_the_columns_of_the_bucket() -> None:
+    """Guesses of one sequence share its row, so rows are no longer the first ones in order."""
+    params = DecodeParams(target=4, ceiling=20, policy=Threshold(0.5), speculation=LookAhead())
+    prompts = [[5] * 5, [5] * 6, [5] * 7]
+    plain, bucketed = (
+        Engine(MODELS["causal"], buckets=buckets).generate(prompts, params)
+        for buckets in (None, Buckets(columns=128))
+    )
+    assert [o.tokens for o in bucketed] == [o.tokens for o in plain]
