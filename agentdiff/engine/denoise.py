@@ -140,7 +140,7 @@ def _constrained(
         rng=sequence.rng,
     )
     sequence.constraint_s += time.perf_counter() - before
-    sure = fill.confidence.astype(np.float64).clip(1e-12, 1.0)
+    sure = _without_noise(fill.confidence).clip(1e-12, 1.0)
     return Proposal(
         tokens=fill.tokens,
         confidence=sure,
@@ -149,6 +149,16 @@ def _constrained(
         entropy=-np.log(sure),
         forced=fill.forced,
     )
+
+
+def _without_noise(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rounded to about ten digits.
+
+    Positions that a grammar binds to each other have the same confidence, but for the last bits; those must not decide
+    which is written first, or a sequence would go another way in a batch than alone.
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2.0**32) / 2.0**32, exponent)
 
 
 def _commit(sequence: Sequence, proposal: Proposal, masked: Bools, window: Bools | None) -> Bools:
