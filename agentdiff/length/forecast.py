@@ -7,9 +7,9 @@ counts by how many bins they were off, and is laid around the new one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import add, mul
+from operator import add, itemgetter, mul
 
 from agentdiff.length.histogram import BINS, Leaning, Share
 from agentdiff.length.moment import FEATURES
@@ -21,6 +21,9 @@ _KEPT = 0.998
 """The share of its weight that an observation keeps at each new one."""
 PRODUCTS = FEATURES * (FEATURES + 1) // 2
 """Pairs of features."""
+_rows = itemgetter(*(row for row in range(FEATURES) for _ in range(row + 1)))
+_columns = itemgetter(*(column for row in range(FEATURES) for column in range(row + 1)))
+_PLACES = tuple(map(float, range(BINS)))
 
 
 def _zeros(count: int) -> list[float]:
@@ -38,8 +41,8 @@ class Trend:
 
     def add(self, features: Sequence[float], value: float) -> None:
         """Take in what came of a step."""
-        pairs = [one * other for at, one in enumerate(features) for other in features[: at + 1]]
-        self.products = [_KEPT * old + new for old, new in zip(self.products, pairs, strict=True)]
+        pairs = zip(self.products, _rows(features), _columns(features), strict=True)
+        self.products = [_KEPT * old + one * other for old, one, other in pairs]
         self.moments = [
             _KEPT * old + one * value for old, one in zip(self.moments, features, strict=True)
         ]
@@ -53,37 +56,28 @@ class Trend:
 
     def tell(self, features: Sequence[float]) -> float:
         """The value to be expected; 0 before anything has been seen."""
-        lower = _cholesky(self.products)
-        # x' A^-1 b = (L^-1 x)' (L^-1 b)
-        of_features, of_moments = _forward(lower, features), _forward(lower, self.moments)
-        return _dot(of_features, of_moments)
+        # x' A^-1 b = (L^-1 x)' (L^-1 b) with A = L L', the products with the ridge on the diagonal.
+        rows: list[list[float]] = []
+        diagonal: list[float] = []
+        start = 0
+        for size in range(FEATURES):
+            row = _forward(rows, diagonal, self.products[start : start + size])
+            start += size + 1
+            squared = self.products[start - 1] + _RIDGE - sum(map(mul, row, row))
+            rows.append(row)
+            diagonal.append(math.sqrt(squared))
+        of_features = _forward(rows, diagonal, features)
+        return sum(map(mul, of_features, _forward(rows, diagonal, self.moments)))
 
 
-def _cholesky(products: Sequence[float]) -> list[list[float]]:
-    """The lower triangular L with L L' = the matrix of products with the ridge on its diagonal."""
-    rows: list[list[float]] = []
-    start = 0
-    for size in range(FEATURES):
-        row: list[float] = []
-        for at, other in enumerate(rows):
-            left = products[start + at] - _dot(row, other[:at])
-            row.append(left / other[at])
-        row.append(math.sqrt(products[start + size] + _RIDGE - _dot(row, row)))
-        rows.append(row)
-        start += size + 1
-    return rows
-
-
-def _forward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Solve L y = right."""
+def _forward(
+    rows: Sequence[Sequence[float]], diagonal: Sequence[float], right: Sequence[float]
+) -> list[float]:
+    """Solve L y = right; `rows` are those of L without its diagonal."""
     solved: list[float] = []
-    for row, value in zip(lower, right, strict=True):
-        solved.append((value - _dot(row[:-1], solved)) / row[-1])
+    for row, pivot, value in zip(rows, diagonal, right, strict=True):
+        solved.append((value - sum(map(mul, row, solved))) / pivot)
     return solved
-
-
-def _dot(one: Iterable[float], other: Iterable[float]) -> float:
-    return sum(map(mul, one, other))
 
 
 def error_of(place: int, forecast: int) -> int:
@@ -98,13 +92,14 @@ def errors_of(share: Share, forecast: int) -> Share:
 
 def around(forecast: int, errors: Leaning) -> Leaning:
     """What errors so far say about a new forecast."""
-    mass: dict[int, float] = {}
-    for error, weight in errors.mass.items():
-        place = min(BINS - 1, max(0, error - MIDDLE + forecast))
-        mass[place] = mass.get(place, 0.0) + weight
+    shift = forecast - MIDDLE
+    mass = {error + shift: weight for error, weight in errors.mass.items()}
+    for place in [place for place in mass if not 0 <= place < BINS]:
+        end = 0 if place < 0 else BINS - 1
+        mass[end] = mass.get(end, 0.0) + mass.pop(place)
     return Leaning(errors.kept, errors.scale, mass)
 
 
 def center(distribution: Sequence[float]) -> float:
-    """The mean bin."""
-    return _dot(distribution, range(len(distribution))) / sum(distribution)
+    """The mean bin of a distribution over all bins."""
+    return sum(map(mul, distribution, _PLACES)) / sum(distribution)

@@ -137,15 +137,24 @@ def added(
     return mixed
 
 
-def tail_of(distribution: Distribution, *, offset: int) -> Tail:
-    """The tail of whole lengths, from a distribution of the excess over `offset`."""
-    longest_first = list(accumulate(reversed(distribution), initial=0.0))
-    whole = longest_first[-1]
+def longest_first(distribution: Distribution) -> list[float]:
+    """The sums of none of the bins, of the last one, of the last two, and so on."""
+    return list(accumulate(reversed(distribution), initial=0.0))
+
+
+def tail_of(sums: Sequence[float], *, offset: int) -> Tail:
+    """The tail of whole lengths, from the `longest_first` of their excess over `offset`."""
+    whole = sums[-1]
 
     def tail(tokens: int) -> float:
-        return longest_first[BINS - bisect_right(EDGES, tokens - offset)] / whole
+        return sums[BINS - bisect_right(EDGES, tokens - offset)] / whole
 
     return tail
+
+
+def exceeded_by(sums: Sequence[float], level: float) -> int:
+    """The first bin that no more than a share `level` of outputs, below 1, is longer than."""
+    return BINS - bisect_right(sums, level * sums[-1])
 
 
 def quantile(distribution: Distribution, level: float) -> int:

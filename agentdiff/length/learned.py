@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 from agentdiff.generation import StepKind
@@ -45,6 +46,7 @@ from agentdiff.length.histogram import (
     beyond,
     bin_of,
     leaning,
+    longest_first,
     near,
     past,
     shrunk,
@@ -125,6 +127,8 @@ class View:
     """The excess over the schema's minimum, by the path alone."""
     blend: Distribution
     """The same, with what the experts say."""
+    sums: Sequence[float]
+    """The `longest_first` of `blend`."""
     tail: Tail
     """Of whole lengths, by `blend`."""
     experts: Mapping[str, Expert]
@@ -133,6 +137,10 @@ class View:
     """Of the experts, summing to 1."""
     features: Sequence[float]
     """What the trend looks at."""
+    episode: str | None
+    """The `episode_key` of its episode."""
+    same: str | None
+    """Its `input_key`."""
     usual: float
     """The mean bin of `base`; a trend tells the distance from it."""
 
@@ -176,28 +184,38 @@ class Learned:
             ],
         )
         usual = center(base)
-        episode = self.episodes.get(episode_key(context.episode)) if context.episode else None
+        name = episode_key(context.episode) if context.episode else None
+        same = input_key(context)
+        episode = self.episodes.get(name) if name else None
         features = features_of(context, episode, usual=usual)
         experts = {BASE: Expert(path[-1], _AS_ABOVE)}
-        for name, moment in buckets_of(context, episode).items():
-            key = (*path[-1], name, *moment)
-            experts[name] = Expert(key, self._leaning(key))
-        for name, (key, forecast) in self._forecasts(context, features, usual).items():
-            experts[name] = Expert(key, around(forecast, self._leaning(key)), forecast)
+        for what, moment in buckets_of(context, episode).items():
+            key = (*path[-1], what, *moment)
+            experts[what] = Expert(key, self._leaning(key))
+        trend = self.trends.get(_trend_key(context))
+        if trend is not None:
+            expected = min(BINS - 1, max(0, round(usual + trend.tell(features))))
+            experts["trend"] = self._forecast(_trend_key(context), expected)
+        if same is not None and (newest := self.recalled.get(same)) is not None:
+            experts["same"] = self._forecast(("same", context.kind), newest)
         votes = self.votes.get(context.kind, {})
         # An expert that never had a say starts with an equal one.
-        present = [votes.get(name, 1 / len(experts)) for name in experts]
+        present = [votes.get(one, 1 / len(experts)) for one in experts]
         whole = sum(present)
         weights = [vote / whole for vote in present]
         blend = _blend(base, experts, weights)
+        sums = longest_first(blend)
         return View(
             path=path,
             base=base,
             blend=blend,
-            tail=tail_of(blend, offset=context.schema_min),
+            sums=sums,
+            tail=tail_of(sums, offset=context.schema_min),
             experts=experts,
             weights=weights,
             features=features,
+            episode=name,
+            same=same,
             usual=usual,
         )
 
@@ -236,7 +254,7 @@ class Learned:
         own = self.own.setdefault(context.kind, Control(log_price=0.0))
         self.control.add(missed=missed, target=target_miss, step=STEP, within=PRICE_RANGE)
         own.add(missed=missed, target=target_miss, step=OWN_STEP, within=OWN_RANGE)
-        self._remember(outcome, place)
+        self._remember(outcome, place, view)
 
     def _count(self, key: Key, place: int, share: Share | None) -> None:
         """Take in an output at a node: its bin, or a distribution of it where it was cut."""
@@ -254,19 +272,8 @@ class Learned:
         node = self.nodes.get(key)
         return leaning(node, worth=EXPERT_WORTH) if node else _AS_ABOVE
 
-    def _forecasts(
-        self, context: StepContext, features: Sequence[float], usual: float
-    ) -> dict[str, tuple[Key, int]]:
-        """What each expert expects, and the node that counts its errors."""
-        found: dict[str, tuple[Key, int]] = {}
-        trend = self.trends.get(_trend_key(context))
-        if trend is not None:
-            expected = round(usual + trend.tell(features))
-            found["trend"] = _trend_key(context), min(BINS - 1, max(0, expected))
-        name = input_key(context)
-        if name is not None and (newest := self.recalled.get(name)) is not None:
-            found["same"] = ("same", context.kind), newest
-        return found
+    def _forecast(self, key: Key, expected: int) -> Expert:
+        return Expert(key, around(expected, self._leaning(key)), expected)
 
     def _vote(self, kind: StepKind, view: View, excess: int, *, is_cut: bool) -> None:
         """Give weight to the experts that had expected it, as in a Bayesian mixture.
@@ -280,8 +287,7 @@ class Learned:
         of_base = sum(view.base[places.start : places.stop])
         votes: list[float] = []
         for weight, (_, own, _) in zip(view.weights, view.experts.values(), strict=True):
-            mass = own.mass.get
-            found = sum([mass(place, 0.0) for place in places])
+            found = sum(map(own.mass.get, places, repeat(0.0)))
             likely = own.kept * of_base + own.scale * found
             votes.append(weight * max(1e-9, likely) ** VOTE)
         whole = sum(votes)
@@ -305,20 +311,18 @@ class Learned:
         squeeze.add(ended_near=ended_near, chance=chance)
         return ended_near and squeeze.is_suspected
 
-    def _remember(self, outcome: Outcome, place: int) -> None:
+    def _remember(self, outcome: Outcome, place: int, view: View) -> None:
         context = outcome.context
-        same = input_key(context)
-        if same is not None:
-            _keep_newest(self.recalled, same, place, most=INPUTS)
-        if not context.episode:
+        if view.same is not None:
+            _keep_newest(self.recalled, view.same, place, most=INPUTS)
+        if view.episode is None:
             return
-        name = episode_key(context.episode)
-        episode = self.episodes.get(name) or Episode()
+        episode = self.episodes.get(view.episode) or Episode()
         episode.newest = outcome.used
         episode.longest = max(episode.longest, outcome.used)
         episode.tool = context.tool or context.kind
         episode.by_step[step_name(context)] = outcome.used
-        _keep_newest(self.episodes, name, episode, most=EPISODES)
+        _keep_newest(self.episodes, view.episode, episode, most=EPISODES)
 
 
 def path_of(context: StepContext) -> tuple[Key, ...]:

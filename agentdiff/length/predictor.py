@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import Budget
 from agentdiff.length.context import Key, StepContext
 from agentdiff.length.cost import LARGEST, CostModel
-from agentdiff.length.histogram import BINS, EDGES, Tail, quantile
+from agentdiff.length.histogram import BINS, EDGES, Tail, exceeded_by, quantile
 from agentdiff.length.learned import Learned, Outcome, View
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import adopt, from_json, merge, to_json
@@ -138,6 +138,9 @@ class LengthPredictor:
                 cost,
                 lambda more: tail(known + more) / cut,
                 offset=0,
+                first=lambda level: bisect_left(
+                    EDGES, -level * cut, key=lambda edge: -tail(known + edge)
+                ),
                 least=max(quantum, floor - known),
                 most=max(quantum, most - known),
                 price=price,
@@ -307,6 +310,7 @@ class LengthPredictor:
             cost,
             view.tail,
             offset=context.schema_min,
+            first=lambda level: exceeded_by(view.sums, level),
             least=max(least, floor),
             most=most,
             price=math.exp(learned.log_price(context, view)),
@@ -329,18 +333,24 @@ class LengthPredictor:
 
 
 def _cheapest(
-    cost: CostModel, tail: Tail, *, offset: int, least: int, most: int, price: float, prompt: int
+    cost: CostModel,
+    tail: Tail,
+    *,
+    offset: int,
+    first: Callable[[float], int],
+    least: int,
+    most: int,
+    price: float,
+    prompt: int,
 ) -> int:
     """The smallest budget in `least..most` that costs least, a multiple of the quantum.
 
     What fits rises at the edges of bins only, so those are compared; none that most outputs exceed.
     A budget costs at least itself and a call for each miss, which rules out nearly all others once
-    a likely one is known.
+    a likely one is known. `first` tells the first bin, the `offset` added, whose edge no more than
+    such a share of outputs exceeds.
     """
     quantum = cost.quantum
-
-    def first(level: float) -> int:
-        return bisect_left(EDGES, -level, key=lambda edge: -tail(offset + edge))
 
     def price_of(budget: int) -> float:
         positions, calls = cost.expected(budget, tail, prompt=prompt)
