@@ -6,13 +6,13 @@ counts by how many bins they were off, and is laid around the new one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import add, itemgetter, mul
 
 from agentdiff.length.histogram import BINS, Leaning, Share
 from agentdiff.length.moment import FEATURES
+from agentdiff.length.solving import solver
 
 MIDDLE = BINS // 2
 """The bin of an errors' histogram that counts forecasts that were right."""
@@ -56,28 +56,7 @@ class Trend:
 
     def tell(self, features: Sequence[float]) -> float:
         """The value to be expected; 0 before anything has been seen."""
-        # x' A^-1 b = (L^-1 x)' (L^-1 b) with A = L L', the products with the ridge on the diagonal.
-        rows: list[list[float]] = []
-        diagonal: list[float] = []
-        start = 0
-        for size in range(FEATURES):
-            row = _forward(rows, diagonal, self.products[start : start + size])
-            start += size + 1
-            squared = self.products[start - 1] + _RIDGE - sum(map(mul, row, row))
-            rows.append(row)
-            diagonal.append(math.sqrt(squared))
-        of_features = _forward(rows, diagonal, features)
-        return sum(map(mul, of_features, _forward(rows, diagonal, self.moments)))
-
-
-def _forward(
-    rows: Sequence[Sequence[float]], diagonal: Sequence[float], right: Sequence[float]
-) -> list[float]:
-    """Solve L y = right; `rows` are those of L without its diagonal."""
-    solved: list[float] = []
-    for row, pivot, value in zip(rows, diagonal, right, strict=True):
-        solved.append((value - sum(map(mul, row, solved))) / pivot)
-    return solved
+        return solver(FEATURES, ridge=_RIDGE)(self.products, features, self.moments)
 
 
 def error_of(place: int, forecast: int) -> int:

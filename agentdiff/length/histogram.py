@@ -117,11 +117,15 @@ def leaning(node: Node, *, worth: float) -> Leaning:
 def shrunk(above: Distribution, chain: Sequence[Leaning]) -> Distribution:
     """The distribution of the last of a chain, each leaning on the one before.
 
-    Most nodes have few bins with mass, so only `above` is walked whole, and once.
+    Most nodes have few bins with mass, so only `above` is walked whole, and once. Nodes that have
+    seen the same (a tool's, with one model) are walked as one.
     """
     share, own = 1.0, list[tuple[float, Mapping[int, float]]]()
     for kept, scale, mass in reversed(chain):
-        own.append((share * scale, mass))
+        if own and mass == own[-1][1]:
+            own[-1] = (own[-1][0] + share * scale, mass)
+        else:
+            own.append((share * scale, mass))
         share *= kept
     return added(above, share, own)
 

@@ -1,6 +1,7 @@
 import math
 import random
 from dataclasses import replace
+from operator import mul
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from agentdiff.length import CanvasCost, LengthPredictor, StepContext
 from agentdiff.length.forecast import FEATURES, MIDDLE, Trend, around, center, error_of
 from agentdiff.length.histogram import BINS, EDGES, Leaning, bin_of
 from agentdiff.length.moment import Episode, features_of, input_key
+from agentdiff.length.solving import solver
 from tests.length.outcomes import play
 
 ANSWER = StepContext("helper", "answer", model="small")
@@ -40,6 +42,20 @@ def test_a_trend_that_has_seen_nothing_expects_nothing_unusual(row):
 @given(seen, seen)
 def test_trends_add_up_in_any_order(one, other):
     assert trained(one) + trained(other) == trained(other) + trained(one)
+
+
+@given(st.integers(1, 5), st.randoms(use_true_random=False))
+def test_a_system_is_solved(size, source):
+    """What is solved, multiplied out again, is the right side."""
+    root = [[source.uniform(-2, 2) for _ in range(size)] for _ in range(size)]
+    matrix = [[sum(map(mul, one, other)) for other in root] for one in root]
+    triangle = [matrix[row][column] for row in range(size) for column in range(row + 1)]
+    right = [source.uniform(-9, 9) for _ in range(size)]
+    solve = solver(size, ridge=0.5)
+    units = [[float(at == one) for at in range(size)] for one in range(size)]
+    solved = [solve(triangle, unit, right) for unit in units]
+    for row, value in enumerate(right):
+        assert sum(map(mul, matrix[row], solved)) + 0.5 * solved[row] == pytest.approx(value)
 
 
 @given(seen, features)
