@@ -114,28 +114,34 @@ def leaning(node: Node, *, worth: float) -> Leaning:
     return Leaning(lent / whole, 1 / whole, node.mass)
 
 
-def shrunk(above: Distribution, chain: Sequence[Leaning]) -> Distribution:
-    """The distribution of the last of a chain, each leaning on the one before.
+def shrunk(above: Distribution, chain: Sequence[tuple[Node, float]]) -> Distribution:
+    """The distribution of the last of a chain, each leaning on the one before by so much worth.
 
-    Most nodes have few bins with mass, so only `above` is walked whole, and once. Nodes that have
-    seen the same (a tool's, with one model) are walked as one.
+    Most nodes have few bins with mass, so only `above` is walked whole, and once.
     """
     share, own = 1.0, list[tuple[float, Mapping[int, float]]]()
-    for kept, scale, mass in reversed(chain):
-        if own and mass == own[-1][1]:
-            own[-1] = (own[-1][0] + share * scale, mass)
-        else:
-            own.append((share * scale, mass))
-        share *= kept
+    for node, worth in reversed(chain):
+        lent = worth * node.unit
+        share /= node.total + lent
+        own.append((share, node.mass))
+        share *= lent
     return added(above, share, own)
 
 
 def added(
     base: Distribution, share: float, others: Iterable[tuple[float, Mapping[int, float]]]
 ) -> Distribution:
-    """`share` of `base`, and to it of each other mass its multiple."""
+    """`share` of `base`, and to it of each other mass its multiple.
+
+    Neighbours that have seen the same (a tool's node and its only model's) are walked as one.
+    """
     mixed = [share * probability for probability in base]
+    walks: list[tuple[float, Mapping[int, float]]] = []
     for scale, mass in others:
+        if walks and mass == walks[-1][1]:
+            scale += walks.pop()[0]
+        walks.append((scale, mass))
+    for scale, mass in walks:
         for place, weight in mass.items():
             mixed[place] += scale * weight
     return mixed

@@ -178,7 +178,7 @@ class Learned:
         base = shrunk(
             own or self.prior[context.kind],
             [
-                leaning(node, worth=worth)
+                (node, worth)
                 for key, worth in zip(path, WORTH, strict=True)
                 if (node := find(key)) is not None
             ],
@@ -192,10 +192,11 @@ class Learned:
         for what, moment in buckets_of(context, episode).items():
             key = (*path[-1], what, *moment)
             experts[what] = Expert(key, self._leaning(key))
-        trend = self.trends.get(_trend_key(context))
+        told = _trend_key(context)
+        trend = self.trends.get(told)
         if trend is not None:
             expected = min(BINS - 1, max(0, round(usual + trend.tell(features))))
-            experts["trend"] = self._forecast(_trend_key(context), expected)
+            experts["trend"] = self._forecast(told, expected)
         if same is not None and (newest := self.recalled.get(same)) is not None:
             experts["same"] = self._forecast(("same", context.kind), newest)
         votes = self.votes.get(context.kind, {})
@@ -248,10 +249,15 @@ class Learned:
                 self._count(key, place, share)
         self.nodes[view.path[-1]].floor = written if is_cut else 0
         expected = place if share is None else sum(at * weight for at, weight in share)
-        trend = self.trends.setdefault(_trend_key(context), Trend())
+        told = _trend_key(context)
+        trend = self.trends.get(told)
+        if trend is None:
+            trend = self.trends[told] = Trend()
         trend.add(view.features, expected - view.usual)
         missed = outcome.missed or squeezed
-        own = self.own.setdefault(context.kind, Control(log_price=0.0))
+        own = self.own.get(context.kind)
+        if own is None:
+            own = self.own[context.kind] = Control(log_price=0.0)
         self.control.add(missed=missed, target=target_miss, step=STEP, within=PRICE_RANGE)
         own.add(missed=missed, target=target_miss, step=OWN_STEP, within=OWN_RANGE)
         self._remember(outcome, place, view)
@@ -302,7 +308,9 @@ class Learned:
         """Whether an output that was not cut seems to have been squeezed into its target."""
         if outcome.truncated or outcome.used > outcome.target:
             return False
-        squeeze = self.squeezes.setdefault(outcome.context.model, Squeeze())
+        squeeze = self.squeezes.get(outcome.context.model)
+        if squeeze is None:
+            squeeze = self.squeezes[outcome.context.model] = Squeeze()
         ended_near = outcome.used >= outcome.target - SQUEEZE_MARGIN
         tail = view.tail
         around = max(SQUEEZE_MARGIN, outcome.target // 10)

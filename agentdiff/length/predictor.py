@@ -358,7 +358,10 @@ def _cheapest(
 
     best = min(most, max(least, _up(offset + EDGES[min(BINS - 1, first(LIKELY))], quantum)))
     lowest, budget = price_of(best), 0
-    for edge in EDGES[first(HALF) :]:
+    start = first(HALF)
+    if quantum == 1:  # Where nothing is rounded, calls alone rule out all before a bin.
+        start = max(start, first((lowest - least) / price))
+    for edge in EDGES[start:]:
         before = budget
         budget = -(-(offset + edge) // quantum) * quantum
         budget = least if budget < least else most if budget > most else budget
