@@ -17,12 +17,16 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from agentdiff.embedded.training.replies import REFUSAL
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, WEIGHTS
 from agentdiff.engine.families.lexicon import FILE as LEXICON
 from agentdiff.engine.weights import quantize_rows, write_weights
 
 SHARD_BYTES = 3_500_000
 CONTEXT = 1024
+REFUSAL_BIAS = 12.0
+"""Added to the score of saying that no tool fits. A call is weighed by all tokens of its block, a refusal by one token and
+the padding behind it, which was hardly trained: without this a call wins where the first token alone would have refused."""
 
 
 def export(
@@ -46,6 +50,7 @@ def export(
         "mask_token_id": vocabulary.token_to_id(MASK),
         "eos_token_id": [vocabulary.token_to_id(END), vocabulary.token_to_id(PAD)],
         "pad_token_id": vocabulary.token_to_id(PAD),
+        "token_biases": {str(vocabulary.token_to_id(REFUSAL)): REFUSAL_BIAS},
         "quantization": "int8, one float32 scale for each row",
         "name": "agentdiff-router",
         "description": "block diffusion, trained on synthetic data",

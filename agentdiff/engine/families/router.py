@@ -246,9 +246,15 @@ class RouterFamily:
     """The router behind the engine: bidirectional prompt, block-causal reply."""
 
     def __init__(
-        self, model: RouterModel, traits: FamilyTraits, lexicon: Lexicon | None = None
+        self,
+        model: RouterModel,
+        traits: FamilyTraits,
+        lexicon: Lexicon | None = None,
+        *,
+        biases: Mapping[int, float] | None = None,
     ) -> None:
         self.model = model.eval()
+        self._biases = dict(biases or {})
         self._traits = traits
         self._lexicon = lexicon
 
@@ -272,7 +278,8 @@ class RouterFamily:
             prompt_blocks="whole",
         )
         lexicon = Lexicon.load(folder) if shape.lexicon_size else None
-        return cls(model.to(device), traits, lexicon)
+        biases = {int(token): bias for token, bias in config.get("token_biases", {}).items()}
+        return cls(model.to(device), traits, lexicon, biases=biases)
 
     @property
     def traits(self) -> FamilyTraits:
@@ -309,8 +316,13 @@ class RouterFamily:
         return self._pointing(hidden, prompt, mask), [*own, nothing]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `Family.head`: the log of a mixture that sums to one."""
-        return self.model.mixture(*_parted(hidden, self.model.shape.hidden_size))
+        """See `Family.head`: the log of a mixture that sums to one, the checkpoint's `token_biases` included."""
+        scores = self.model.mixture(*_parted(hidden, self.model.shape.hidden_size))
+        if not self._biases:
+            return scores
+        for token, bias in self._biases.items():
+            scores[..., token] += bias
+        return scores.log_softmax(-1)
 
     def _words(self, ids: Tensor) -> Tensor | None:
         if self._lexicon is None:
