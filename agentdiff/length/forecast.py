@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import add, itemgetter, mul
+from operator import add, mul
 
 from agentdiff.length.histogram import BINS, Leaning, Share
 from agentdiff.length.moment import FEATURES
-from agentdiff.length.solving import solver
+from agentdiff.length.solving import solver, taker
 
 MIDDLE = BINS // 2
 """The bin of an errors' histogram that counts forecasts that were right."""
@@ -21,9 +21,8 @@ _KEPT = 0.998
 """The share of its weight that an observation keeps at each new one."""
 PRODUCTS = FEATURES * (FEATURES + 1) // 2
 """Pairs of features."""
-_rows = itemgetter(*(row for row in range(FEATURES) for _ in range(row + 1)))
-_columns = itemgetter(*(column for row in range(FEATURES) for column in range(row + 1)))
 _PLACES = tuple(map(float, range(BINS)))
+_ALL = frozenset(range(BINS))
 
 
 def _zeros(count: int) -> list[float]:
@@ -41,11 +40,8 @@ class Trend:
 
     def add(self, features: Sequence[float], value: float) -> None:
         """Take in what came of a step."""
-        pairs = zip(self.products, _rows(features), _columns(features), strict=True)
-        self.products = [_KEPT * old + one * other for old, one, other in pairs]
-        self.moments = [
-            _KEPT * old + one * value for old, one in zip(self.moments, features, strict=True)
-        ]
+        take = taker(FEATURES, kept=_KEPT)
+        self.products, self.moments = take(self.products, self.moments, features, value)
 
     def __add__(self, other: Trend) -> Trend:
         """What both have seen."""
@@ -73,9 +69,10 @@ def around(forecast: int, errors: Leaning) -> Leaning:
     """What errors so far say about a new forecast."""
     shift = forecast - MIDDLE
     mass = {error + shift: weight for error, weight in errors.mass.items()}
-    for place in [place for place in mass if not 0 <= place < BINS]:
-        end = 0 if place < 0 else BINS - 1
-        mass[end] = mass.get(end, 0.0) + mass.pop(place)
+    if not _ALL.issuperset(mass):
+        for place in [place for place in mass if place not in _ALL]:
+            end = 0 if place < 0 else BINS - 1
+            mass[end] = mass.get(end, 0.0) + mass.pop(place)
     return Leaning(errors.kept, errors.scale, mass)
 
 

@@ -11,7 +11,7 @@ from agentdiff.length import CanvasCost, LengthPredictor, StepContext
 from agentdiff.length.forecast import FEATURES, MIDDLE, Trend, around, center, error_of
 from agentdiff.length.histogram import BINS, EDGES, Leaning, bin_of
 from agentdiff.length.moment import Episode, features_of, input_key
-from agentdiff.length.solving import solver
+from agentdiff.length.solving import solver, taker
 from tests.length.outcomes import play
 
 ANSWER = StepContext("helper", "answer", model="small")
@@ -56,6 +56,11 @@ def test_a_system_is_solved(size, source):
     solved = [solve(triangle, unit, right) for unit in units]
     for row, value in enumerate(right):
         assert sum(map(mul, matrix[row], solved)) + 0.5 * solved[row] == pytest.approx(value)
+
+
+def test_what_is_taken_in_adds_to_what_is_kept():
+    take = taker(2, kept=0.5)
+    assert take([2.0, 4.0, 6.0], [8.0, 10.0], [1.0, 3.0], 2.0) == ([2.0, 5.0, 12.0], [6.0, 11.0])
 
 
 @given(seen, features)
