@@ -18,7 +18,7 @@ from agentdiff.agent.config import Emit, RunConfig
 from agentdiff.agent.events import Committed, Drafting, StepStarted
 from agentdiff.agent.limits import Spending
 from agentdiff.agent.output import OutputT
-from agentdiff.errors import OutputInvalid, ProtocolError
+from agentdiff.errors import BudgetTooSmall, OutputInvalid, ProtocolError
 from agentdiff.generation import (
     Backend,
     Budget,
@@ -139,7 +139,16 @@ async def make_generation(
             sampling=sampling,
             deadline_s=spending.left_s(),
         )
-        result = await send(request)
+        try:
+            result = await send(request)
+        except BudgetTooSmall as small:
+            if context is None or small.needed <= allowed.ceiling:
+                raise
+            warnings += (f"nothing fits in {allowed.ceiling} tokens; given {small.needed}",)
+            allowed = Budget(
+                target=small.needed, ceiling=small.needed, source=f"{allowed.source}, the least"
+            )
+            continue
         spending.add(result.usage, model=result.model)
         usage = result.usage if usage is None else usage + result.usage
         attempts += result.stats.attempts

@@ -1,11 +1,12 @@
 """Whose budget holds, and what happens at its end."""
 
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from agentdiff.agent import Agent, StepSettings, UsageLimits, tool
-from agentdiff.errors import BudgetExceeded, ConfigurationError, LimitExceeded
+from agentdiff.errors import BudgetExceeded, BudgetTooSmall, ConfigurationError, LimitExceeded
 from agentdiff.generation import Budget, Capabilities
 from agentdiff.messages import assistant, user
 from tests.agent.doubles import Double, calls, ends, says
@@ -170,3 +171,30 @@ async def test_calls_that_parsed_are_no_cut() -> None:
     turn = [*calls(("free", {"n": 1}))]
     backend = Double(turn, says("done"))
     assert (await Agent(backend, tools=[free], budget=5).run("Go")).output == "done"
+
+
+class Needy(Double):
+    """Needs 3,000 tokens for anything."""
+
+    @asynccontextmanager
+    async def stream(self, request):
+        assert request.budget is not None
+        if request.budget.ceiling < 3000:
+            raise BudgetTooSmall(budget=request.budget.ceiling, needed=3000)
+        async with super().stream(request) as events:
+            yield events
+
+
+async def test_a_predicted_budget_in_which_nothing_fits_is_raised_to_the_least() -> None:
+    backend = Needy(says("ok"))
+    result = await Agent(backend).run("Go")
+    assert result.output == "ok"
+    (request,) = backend.requests
+    assert request.budget is not None
+    assert (request.budget.target, request.budget.ceiling) == (3000, 3000)
+    assert any("given 3000" in warning for warning in result.steps[0].warnings)
+
+
+async def test_a_given_budget_in_which_nothing_fits_is_the_callers_to_raise() -> None:
+    with pytest.raises(BudgetTooSmall, match="at least 3000"):
+        await Agent(Needy(says("ok")), budget=100).run("Go")
