@@ -159,7 +159,6 @@ def _agentdiff(
     *, streaming: bool = True, budget: int | None = None
 ) -> Callable[[str], Awaitable[Run]]:
     async def client(url: str) -> Run:
-        import httpx
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import (
@@ -178,9 +177,7 @@ def _agentdiff(
         provider = TracerProvider()
         provider.add_span_processor(BatchSpanProcessor(Nowhere()))
         trace.set_tracer_provider(provider)
-        http = httpx.AsyncClient(limits=httpx.Limits(max_connections=AT_ONCE))
-        backend = OpenAIBackend(url, "m", client=http, streaming=streaming)
-
+        backend = OpenAIBackend(url, "m", streaming=streaming)
         agent = Agent(
             backend,
             instructions=INSTRUCTIONS,
