@@ -146,11 +146,11 @@ class Connections:
             timeout_s: Seconds without a byte.
             concurrency: Requests at once; others wait for a slot, in order.
         """
-        self.library: Any = _library_of(client)
+        self.http_library: Any = _library_of(client)
         """httpx, or httpx2 where the client is one of its."""
         self._url = url
         self._client = client
-        self._timeout = self.library.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
+        self._timeout = self.http_library.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
         self._concurrency = concurrency
         self._held: RunVar[_Held] = RunVar(f"agentdiff-http-{id(self)}")
 

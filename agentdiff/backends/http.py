@@ -128,7 +128,7 @@ class Endpoint:
             hidden = Hidden((*self._secrets, *made.values()), prompt)
         lane, release = await self._connections.take()
         answer: Answer | None = None
-        library = self._connections.library
+        library = self._connections.http_library
         try:
             try:
                 response = await lane.carrier.carry(method, self._at(path), headers, body)
@@ -208,11 +208,11 @@ class Endpoint:
                 path_ = path
             url = str(self._url.copy_with(path=f"{begin}{path_}"))
             # Of the client's own kind, so that it is not parsed for each request.
-            self._urls[path] = self._connections.library.URL(url)
+            self._urls[path] = self._connections.http_library.URL(url)
         return self._urls[path]
 
     def _cut_off(self, error: Exception, *, hidden: Hidden) -> BackendError:
-        if isinstance(error, self._connections.library.TimeoutException):
+        if isinstance(error, self._connections.http_library.TimeoutException):
             return self._timed_out(error)
         message = f"the answer was cut off ({_named(error, hidden)})"
         return ProtocolError(message, backend=self.backend)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentdiff.backends.actions import said
 from agentdiff.backends.chat_template import ChatTemplate
+from agentdiff.backends.chat_template import Tokenizer as TemplateTokenizer
 from agentdiff.backends.exclusive import ExclusiveMatcher
 from agentdiff.backends.framing import Framing, Language, frame
+from agentdiff.backends.vocabulary import Tokenizer as VocabularyTokenizer
 from agentdiff.backends.vocabulary import vocabulary_of
 from agentdiff.constraint import Grammar, GrammarCache, Matcher
 from agentdiff.errors import BudgetTooSmall
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
     from agentdiff.backends.actions import ReplyFormat
     from agentdiff.engine import FamilyTraits
     from agentdiff.generation import Request
@@ -29,12 +29,18 @@ _ROOMY = 1 << 20
 """More tokens than any text of a grammar needs."""
 
 
+class Tokenizer(TemplateTokenizer, VocabularyTokenizer, Protocol):
+    """What is used of a fast tokenizer of transformers: its template, its vocabulary, and to encode."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """A text in tokens."""
+        ...
+
+
 class Prompting:
     """Puts requests to one model."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, traits: FamilyTraits, *, format: ReplyFormat
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, traits: FamilyTraits, *, format: ReplyFormat) -> None:
         """Read the tokenizer.
 
         Args:
