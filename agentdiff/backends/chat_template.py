@@ -2,8 +2,9 @@
 
 How calls are written is read off the template: it is made to write conversations with calls in them, and what stands
 around the names and the arguments is the syntax. So what a model is shown and what it is held to have one source, and
-no table of models goes out of date. A template that shows no tools, or writes calls in another way than a name and a
-JSON object, has no syntax; its model is told of the tools in words.
+no table of models goes out of date. Arguments are a JSON object, or what Gemma's models write: bare keys, and strings
+between two special tokens. A template that shows no tools, or writes calls in another way, has no syntax; its model is
+told of the tools in words.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class CallSyntax:
 
     syntax: ToolSyntax
     style: Style
-    """Separators of the JSON that it writes."""
+    """Separators of the JSON that it writes, in arguments and in an answer under a schema."""
     is_parallel: bool
     """Whether several calls may stand in one reply."""
     tags: Mapping[int, str]
@@ -131,11 +132,17 @@ _SHOWN = "shown_probe"
 _NAME = "called_probe"
 _SAID = "said_probe"
 _ID = "idprobe00"
-_ARGUMENTS = {"first": "one", "second": "two"}
+_ARGUMENTS = {"second": "two", "first": "one"}
 _SPELLINGS: tuple[tuple[Style, str], ...] = (
     ("spaced", json.dumps(_ARGUMENTS)),
+    ("spaced", json.dumps(_ARGUMENTS, sort_keys=True)),
     ("compact", json.dumps(_ARGUMENTS, separators=(",", ":"))),
+    ("compact", json.dumps(_ARGUMENTS, separators=(",", ":"), sort_keys=True)),
 )
+_BARE = "{{first:{0}one{0},second:{0}two{0}}}"
+"""The same as Gemma writes it, around a token that stands for a quote."""
+_SWITCHES: tuple[Mapping[str, bool], ...] = ({}, {"enable_thinking": True})
+"""Some templates begin a reply with the end of an empty thought, unless there may be one."""
 _ASKED = {"role": "user", "content": "asked_probe"}
 _TAG = re.compile(r"<\S+>|\[\S+\]")
 _TRIGGER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|[^\s{]+")
@@ -156,7 +163,7 @@ def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | No
         two = _turn(template, calls=2, added=added)
     except ConfigurationError:
         two = None
-    style, before, (to_arguments, *_), after = one
+    (style, quote), before, (to_arguments, *_), after = one
     begin, before_name, after_arguments, between, end = "", before, after, "", ""
     is_parallel = two is not None and two[1] == before and two[3] == after
     if is_parallel and two is not None:
@@ -180,6 +187,8 @@ def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | No
             found.append(part if token is None else token)
         return tuple(found)
 
+    if quote is not None:
+        tags[added[quote]] = quote
     opening = pieces(begin) or pieces(before_name)
     first = opening[0] if opening else ""
     if isinstance(
@@ -198,6 +207,7 @@ def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | No
             after_arguments=pieces(after_arguments),
             between=pieces(between),
             end=pieces(end),
+            quote=None if quote is None else added[quote],
         ),
         style=style,
         is_parallel=is_parallel,
@@ -205,51 +215,83 @@ def read_syntax(template: ChatTemplate, tokenizer: Tokenizer) -> CallSyntax | No
     )
 
 
-_Turn = tuple["Style", str, list[str], str]
-"""Style; before the first name; between name, arguments, next name and so on; behind the last arguments."""
+_Turn = tuple[tuple["Style", str | None], str, list[str], str]
+"""(style, quote token of bare arguments); before the first name; between name, arguments, next name and so on; behind
+the last arguments."""
 
 
 def _turn(template: ChatTemplate, *, calls: int, added: Mapping[str, int]) -> _Turn | None:
-    """The parts of a turn with calls; None where they are not names and JSON objects, or the tools are not shown."""
+    """The parts of a turn with calls; None where they are not names and arguments, or the tools are not shown."""
+    for switch in _SWITCHES:
+        turn = _written(template, calls, added, switch)
+        if turn is None:
+            continue
+        quoted = [token for token in added if token in turn]
+        spellings: list[tuple[tuple[Style, str | None], str]] = [
+            *(((style, None), arguments) for style, arguments in _SPELLINGS),
+            *((("spaced", token), _BARE.format(token)) for token in quoted),
+        ]
+        for spelling, arguments in spellings:
+            parts = re.split(f"{_NAME}|{re.escape(arguments)}", turn)
+            if len(parts) == 2 * calls + 1 and _ID not in turn and _SAID not in turn:
+                return spelling, parts[0].lstrip(), parts[1:-1], parts[-1].rstrip()
+    return None
+
+
+def _written(
+    template: ChatTemplate, calls: int, added: Mapping[str, int], switch: Mapping[str, bool]
+) -> str | None:
+    """A turn with calls, from where the reply begins to where it ends."""
     tools = as_functions([ToolSpec(name=_SHOWN, description="d", parameters={"type": "object"})])
-    call_ids = [f"{_ID}{number}" for number in range(calls)]
-    said = {
+    results = [
+        {"role": "tool", "content": _SAID, "tool_call_id": f"{_ID}{number}", "name": _NAME}
+        for number in range(calls)
+    ]
+    opening = template.apply([_ASKED], tools, is_open=True, switch=switch)
+    rows = [_ASKED, _said(calls), *results, _ASKED]
+    whole = template.apply(rows, tools, is_open=False, switch=switch)
+    if _SHOWN not in opening or not whole.startswith(opening):
+        return None
+    ending = _turn_end(template, tools, opening, added, switch)
+    if ending is None:
+        return None
+    turn = whole[len(opening) :].partition(ending)[0]
+    if _SAID in turn:  # the results stand in the same turn, behind a token that asks for them
+        whole = template.apply([_ASKED, _said(2)], tools, is_open=False, switch=switch)
+        pending = whole[len(opening) :].rstrip()
+        asks = next((token for token in _longest_first(added) if pending.endswith(token)), None)
+        if asks is None or pending.count(asks) != 1:
+            return None
+        turn = turn.partition(asks)[0]
+    return turn
+
+
+def _said(calls: int) -> dict[str, Json]:
+    """A turn with calls."""
+    return {
         "role": "assistant",
         "content": "",
         "tool_calls": [
             {
                 "type": "function",
-                "id": call_id,
+                "id": f"{_ID}{number}",
                 "function": {"name": _NAME, "arguments": _ARGUMENTS},
             }
-            for call_id in call_ids
+            for number in range(calls)
         ],
     }
-    results = [
-        {"role": "tool", "content": _SAID, "tool_call_id": call_id, "name": _NAME}
-        for call_id in call_ids
-    ]
-    opening = template.apply([_ASKED], tools, is_open=True, switch={})
-    whole = template.apply([_ASKED, said, *results, _ASKED], tools, is_open=False, switch={})
-    if _SHOWN not in opening or not whole.startswith(opening):
-        return None
-    ending = _turn_end(template, tools, opening, added)
-    if ending is None:
-        return None
-    turn = whole[len(opening) :].partition(ending)[0]
-    for style, arguments in _SPELLINGS:
-        parts = re.split(f"{_NAME}|{re.escape(arguments)}", turn)
-        if len(parts) == 2 * calls + 1 and _ID not in turn and _SAID not in turn:
-            return style, parts[0].lstrip(), parts[1:-1], parts[-1].rstrip()
-    return None
 
 
 def _turn_end(
-    template: ChatTemplate, tools: Sequence[Json], opening: str, added: Mapping[str, int]
+    template: ChatTemplate,
+    tools: Sequence[Json],
+    opening: str,
+    added: Mapping[str, int],
+    switch: Mapping[str, bool],
 ) -> str | None:
     """The token that ends a turn."""
     said = {"role": "assistant", "content": _SAID}
-    whole = template.apply([_ASKED, said, _ASKED], tools, is_open=False, switch={})
+    whole = template.apply([_ASKED, said, _ASKED], tools, is_open=False, switch=switch)
     behind = whole[len(opening) :].partition(_SAID)[2].lstrip()
     return next((token for token in _longest_first(added) if behind.startswith(token)), None)
 

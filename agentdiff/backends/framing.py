@@ -26,6 +26,7 @@ from agentdiff.backends.actions import (
     parse_reply,
     reply_schema,
 )
+from agentdiff.backends.bare_arguments import read_bare
 from agentdiff.backends.chat_template import CallSyntax, as_functions
 from agentdiff.backends.detokenizer import mark
 from agentdiff.backends.tools_in_words import in_words, plain
@@ -199,18 +200,28 @@ def read_calls(
         return Reply("stop", text)
     to_arguments, behind = spelled(syntax.before_arguments), spelled(syntax.after_arguments)
     further = spelled((*syntax.between, *syntax.before_name))
-    written = {json.dumps(name, ensure_ascii=False)[1:-1] + to_arguments: name for name in names}
+    bare = None if syntax.quote is None else marks[syntax.quote]
+    written = {(name if bare else _in_json(name)) + to_arguments: name for name in names}
+    heads = sorted(written, key=len, reverse=True)  # bare, one name may begin another
     found: list[ToolCall] = []
     at = start + len(opening)
     while True:
-        head = next(head for head in written if text.startswith(head, at))
-        arguments, at = json.JSONDecoder().raw_decode(text, at + len(head))
+        head = next(head for head in heads if text.startswith(head, at))
+        at += len(head)
+        if bare is None:
+            arguments, at = json.JSONDecoder().raw_decode(text, at)
+        else:
+            arguments, at = read_bare(text, at, quote=bare)
         own_id = call_id if not found else f"{call_id}_{len(found)}"
         found.append(ToolCall(id=own_id, name=written[head], arguments=arguments))
         at += len(behind)
         if not text.startswith(further, at):
             return Reply("tool_calls", text[:start].rstrip(), tuple(found))
         at += len(further)
+
+
+def _in_json(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)[1:-1]
 
 
 def _with_schema(request: Request) -> Sequence[Message]:

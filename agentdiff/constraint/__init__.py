@@ -10,8 +10,9 @@ Knows bytes and token ids; no model, no tokenizer class, no torch.
 
 from agentdiff.constraint.cache import GrammarCache
 from agentdiff.constraint.matcher import Grammar, Matcher, Proposal, compile_schema
+from agentdiff.constraint.notation import Style
 from agentdiff.constraint.parts import Parts
-from agentdiff.constraint.schema import KeyOrder, Style
+from agentdiff.constraint.schema import KeyOrder
 from agentdiff.constraint.step_scores import StepScores, Sums
 from agentdiff.constraint.texts import compile_choice, compile_regex, compile_text
 from agentdiff.constraint.tools import ToolSyntax, compile_tool_calls

@@ -6,7 +6,7 @@ each kind once: that is all that a finite automaton can say about being differen
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -92,7 +92,7 @@ def trie(
                 i += 1
             while i < high:
                 byte = ordered[i][depth]
-                j = bisect_left(ordered, ordered[i][:depth] + bytes([byte + 1]), i, high)
+                j = bisect_right(ordered, byte, i, high, key=lambda text: text[depth])
                 node.arcs.append((byte, byte, branch(i, j, depth + 1)))
                 i = j
 

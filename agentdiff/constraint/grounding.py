@@ -17,7 +17,7 @@ from unicodedata import category
 from agentdiff.constraint.automaton import INFINITE, NOWHERE, Node, literal
 from agentdiff.constraint.language import Language, States
 from agentdiff.constraint.machine import NO_SIZE, Size
-from agentdiff.constraint.spelling import JSON_STRING
+from agentdiff.constraint.strings import Quotes
 from agentdiff.constraint.terms import Pattern
 from agentdiff.errors import ConfigurationError
 
@@ -57,8 +57,12 @@ class Grounding:
 class Sources:
     """The texts of one compilation, indexed when first needed."""
 
-    def __init__(self, grounding: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, grounding: Mapping[str, Sequence[str]], quotes: Quotes) -> None:
         """Parse the pointers.
+
+        Args:
+            grounding: JSON pointer → texts.
+            quotes: What strings stand between.
 
         Raises:
             ConfigurationError: A pointer does not begin with a slash, or the texts are one bare
@@ -66,6 +70,7 @@ class Sources:
         """
         rules: list[tuple[tuple[str, ...], int]] = []
         self._texts: list[tuple[str, ...]] = []
+        self._quotes = quotes
         self._indexed: dict[str, _Text] = {}
         self._starts: dict[Hashable, _Starts] = {}
         for pointer, texts in grounding.items():
@@ -92,7 +97,7 @@ class Sources:
         patterns: Sequence[Pattern] = (),
         excluded: Collection[str] = (),
     ) -> Node:
-        """Return a node that takes a span as a JSON string; NOWHERE when there is none.
+        """Return a node that takes a span as a string; NOWHERE when there is none.
 
         Args:
             sources: Which texts.
@@ -109,25 +114,25 @@ class Sources:
         starts = self._starts.get(key)
         if starts is None:
             unique = dict.fromkeys(text for source in sources for text in self._texts[source])
-            language = Language(patterns, excluded, 0, JSON_STRING)
+            language = Language(patterns, excluded, 0, self._quotes.spelling)
             texts = [self._text(text) for text in unique]
             starts = self._starts[key] = _Starts(texts, lowest, highest, language)
-        return _Spans(starts, after).start()
+        return _Spans(starts, after, self._quotes).start()
 
     def _text(self, text: str) -> _Text:
         known = self._indexed.get(text)
         if known is None:
-            known = self._indexed[text] = _Text(text)
+            known = self._indexed[text] = _Text(text, is_raw=self._quotes.is_raw)
         return known
 
 
 class _Text:
     """One text with everything a span needs to know about its positions."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_raw: bool) -> None:
         self.characters = text
         self.spelled: list[bytes] = []
-        """[characters] how each is written inside a JSON string; empty where no span may go."""
+        """[characters] how each is written inside a string; empty where no span may go."""
         self.byte_offset = [0]
         """[characters + 1] bytes spelled before each position."""
         self.starts: list[int] = []
@@ -135,7 +140,7 @@ class _Text:
         self.breaks: list[int] = []
         """Positions of the characters that no span may hold."""
         size = len(text)
-        spellings = {c: _spell(c) for c in set(text)}
+        spellings = {c: _spell(c, is_raw=is_raw) for c in set(text)}
         cuts = [_may_cut(text, i) for i in range(size + 1)]
         for i, c in enumerate(text):
             spelled = spellings[c]
@@ -230,8 +235,8 @@ class _Starts:
 class _Spans:
     """The spans from some starts, and what follows."""
 
-    def __init__(self, starts: _Starts, after: Node) -> None:
-        self._starts, self._after = starts, after
+    def __init__(self, starts: _Starts, after: Node, quotes: Quotes) -> None:
+        self._starts, self._after, self._mark = starts, quotes.closed(after), quotes.mark
         self._texts, self._lowest, self._highest = starts.texts, starts.lowest, starts.highest
         self._nodes: dict[tuple[int, int, int, States], Node] = {}
 
@@ -240,10 +245,7 @@ class _Spans:
         shortest = min(self._starts.shortest.values(), default=INFINITE)
         if shortest >= INFINITE:
             return NOWHERE
-        inside = Node(shortest + 1 + self._after.near, self._fill_start)
-        node = Node(inside.near + 1)
-        node.arcs.append((0x22, 0x22, inside))
-        return node
+        return literal(self._mark, Node(shortest + 1 + self._after.near, self._fill_start))
 
     def _fill_start(self, node: Node) -> None:
         for byte, starts in self._starts.by_byte.items():
@@ -269,7 +271,7 @@ class _Spans:
             def fill(node: Node) -> None:
                 text = self._texts[k]
                 if self._starts.may_end(k, position, count, states):
-                    node.arcs.append((0x22, 0x22, self._after))
+                    node.arcs.append((self._mark[0], self._mark[0], self._after))
                 if position < len(text.spelled) and text.spelled[position]:
                     behind = self._behind_first_byte(k, position, count, states)
                     if not behind.is_dead:
@@ -320,8 +322,8 @@ def _is_word(character: str) -> bool:
     return character == "_" or character.isalnum()
 
 
-def _spell(character: str) -> bytes:
-    """How a character stands in a JSON string, or nothing when no span may hold it."""
+def _spell(character: str, *, is_raw: bool) -> bytes:
+    """How a character stands in a string, or nothing when no span may hold it."""
     if category(character) in {"Cc", "Cs", "Zl", "Zp"}:  # controls, surrogates, line breaks
         return b""
-    return json.dumps(character, ensure_ascii=False)[1:-1].encode()
+    return (character if is_raw else json.dumps(character, ensure_ascii=False)[1:-1]).encode()

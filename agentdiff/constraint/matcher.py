@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
 from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.lattice import Infeasible
+from agentdiff.constraint.notation import Style
 from agentdiff.constraint.parts import Parts
-from agentdiff.constraint.schema import KeyOrder, OneOf, Style, compile_to_nodes
+from agentdiff.constraint.schema import KeyOrder, OneOf, compile_to_nodes
 from agentdiff.constraint.step import Solver, StepSolver
 from agentdiff.constraint.step_scores import StepScores
 from agentdiff.constraint.tokens import TokenAutomaton

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from agentdiff.constraint.automaton import END, NOWHERE, Node, choice
 from agentdiff.constraint.checking import claims_of, pattern_of
 from agentdiff.constraint.facts import Case, Claim, Goal, Objects, Strings, Wording
-from agentdiff.constraint.grounding import Grounding
 from agentdiff.constraint.instances import as_object, distinct
 from agentdiff.constraint.lists import STRING_KINDS, gaps
 from agentdiff.constraint.members import Member, Others, members
-from agentdiff.constraint.spot import Spot
 from agentdiff.constraint.unordered import unordered_members
 from agentdiff.errors import SchemaError
 
 if TYPE_CHECKING:
     from agentdiff.constraint.schema import Compiler
+    from agentdiff.constraint.spot import Spot
 
 _STRING = frozenset(("string",))
 MAX_FREE_KEYS = 10
@@ -52,7 +51,7 @@ def _object(
     build = compiler.called if is_shared or is_counted or is_free else compiler.value
     required = frozenset(facts.required)
     declared: list[Member] = []
-    for name in facts.declared:
+    for name in compiler.notation.ordered(facts.declared):
         goal, _ = claims_of(facts, name)
         is_allowed = not facts.names or compiler.cases.holds(facts.names, name)
         if not is_allowed or any(claim.never for claim in goal):
@@ -62,7 +61,7 @@ def _object(
         below = compiler.below(spot, name)
         declared.append(
             Member(
-                compiler.spell(name, spot, path),
+                compiler.notation.spell_key(name, path=path),
                 lambda after, goal=goal, below=below: build(goal, after, below),
                 name in required,
             )
@@ -107,10 +106,9 @@ def _others(compiler: Compiler, facts: Objects, spot: Spot, path: str) -> Iterat
 
 
 def _written(compiler: Compiler, key: Case | None, path: str) -> Callable[[Node], Node]:
-    spot = Spot(Grounding())  # keys are not bound by texts
     if key is None:
         return lambda _: NOWHERE
-    return lambda after: compiler.case(key, after, spot, is_shared=True, path=path)
+    return lambda after: compiler.key(key, after, path)
 
 
 def _groups(

@@ -12,48 +12,68 @@ from agentdiff.constraint.checking import at_path, format_of, pattern_of
 from agentdiff.constraint.facts import Case, Numbers, Strings
 from agentdiff.constraint.instances import is_number
 from agentdiff.constraint.numbers import Bound, integer_bounds, number
-from agentdiff.constraint.strings import StringBody, string
+from agentdiff.constraint.regex import parse_pattern
+from agentdiff.constraint.strings import Quotes, StringBody, bare_string, string
 from agentdiff.errors import SchemaError
 
 if TYPE_CHECKING:
     from agentdiff.constraint.grounding import Grounding
     from agentdiff.constraint.schema import Compiler
+    from agentdiff.constraint.terms import Pattern
 
 
 def string_node(
     compiler: Compiler, case: Case, after: Node, grounding: Grounding, path: str
 ) -> Node:
     """Return the node where a string of a case begins."""
-    facts = case.strings
-    excluded = [value for value in case.excluded.values() if isinstance(value, str)]
-    patterns = [pattern_of(wording) for wording in facts.patterns]
-    patterns += [pattern for w in facts.formats if (pattern := format_of(w)) is not None]
+    facts, quotes = case.strings, compiler.notation.quotes
+    excluded, patterns = _conditions(case)
     sources = grounding.sources
     if len(patterns) == 1 and facts.patterns and not excluded and not sources:
         first = _FIRST.get(facts.patterns[0].text)
         if first is not None and facts.patterns[0].holds:
-            return _beginning_with(first, facts, after)
+            return _beginning_with(first, facts, after, quotes)
     lowest, highest = facts.lowest, facts.highest
     try:
         if sources:
             span = compiler.sources.span
             return span(sources, lowest, highest, after, patterns=patterns, excluded=excluded)
-        return string(lowest, highest, after, patterns=patterns, excluded=excluded)
+        return string(lowest, highest, after, patterns=patterns, excluded=excluded, quotes=quotes)
     except SchemaError as error:
         raise at_path(error, path) from None
+
+
+def bare_key_node(case: Case, pattern: str, after: Node, path: str) -> Node:
+    """Return the node where a key of a case begins that has no quotes and matches a pattern."""
+    excluded, patterns = _conditions(case)
+    lowest, highest = case.strings.lowest, case.strings.highest
+    patterns.append(parse_pattern(pattern))
+    try:
+        return bare_string(lowest, highest, after, patterns=patterns, excluded=excluded)
+    except SchemaError as error:
+        raise at_path(error, path) from None
+
+
+def _conditions(case: Case) -> tuple[list[str], list[Pattern]]:
+    """(strings that a case rules out, patterns that hold for it)."""
+    facts = case.strings
+    excluded = [value for value in case.excluded.values() if isinstance(value, str)]
+    patterns = [pattern_of(wording) for wording in facts.patterns]
+    patterns += [pattern for w in facts.formats if (pattern := format_of(w)) is not None]
+    return excluded, patterns
 
 
 _FIRST = {f"^[{c}]": c for c in (*ascii_letters, *digits)}
 """Patterns that only say what the first character is: so kinds of strings are told apart."""
 
 
-def _beginning_with(first: str, facts: Strings, after: Node) -> Node:
+def _beginning_with(first: str, facts: Strings, after: Node, quotes: Quotes) -> Node:
     """A string with this first character: much cheaper than as a pattern."""
     highest = None if facts.highest is None else facts.highest - 1
     if after.is_dead or (highest is not None and highest < max(0, facts.lowest - 1)):
         return NOWHERE
-    rest = StringBody(max(0, facts.lowest - 1), highest, after).node(0)
-    return literal(b'"' + first.encode(), rest)
+    rest = StringBody(max(0, facts.lowest - 1), highest, after, quotes).node(0)
+    return literal(quotes.mark + first.encode(), rest)
 
 
 def number_node(case: Case, after: Node, path: str) -> Node:

@@ -24,23 +24,20 @@ from agentdiff.constraint.checking import fits
 from agentdiff.constraint.containers import Layout, Part, one_of
 from agentdiff.constraint.facts import EMPTY, Case, Claim, Goal
 from agentdiff.constraint.grounding import Grounding, Sources
-from agentdiff.constraint.instances import Json, as_list, as_object, identity, spell
+from agentdiff.constraint.instances import Json, as_list, as_object, identity
+from agentdiff.constraint.language import matches
 from agentdiff.constraint.lists import list_node
+from agentdiff.constraint.notation import Notation, Style, json_notation
 from agentdiff.constraint.objects import object_node
 from agentdiff.constraint.reading import KEYWORDS
 from agentdiff.constraint.references import Document
-from agentdiff.constraint.scalars import number_node, string_node
+from agentdiff.constraint.regex import parse_pattern
+from agentdiff.constraint.scalars import bare_key_node, number_node, string_node
 from agentdiff.constraint.spot import Spot
 from agentdiff.errors import ConfigurationError, SchemaError
 
-Style = Literal["spaced", "compact", "indented"]
 KeyOrder = Literal["schema", "free"]
 
-_SEPARATORS: dict[str, tuple[str, str]] = {
-    "spaced": (", ", ": "),
-    "compact": (",", ":"),
-    "indented": (",", ": "),
-}
 _MAX_ROUNDS = 1000
 """Rounds of the search for shortest sentences of recursive rules; each finds at least one
 shorter."""
@@ -55,7 +52,7 @@ _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
 def compile_to_nodes(
     schema: Json,
     *,
-    style: Style = "spaced",
+    style: Style | Notation = "spaced",
     open_objects: bool = False,
     key_order: KeyOrder = "schema",
     grounding: Mapping[str, Sequence[str]] | None = None,
@@ -66,7 +63,8 @@ def compile_to_nodes(
     Args:
         schema: A JSON Schema, 2020-12 unless its `$schema` says otherwise.
         style: `"spaced"` writes `, ` and `: `, `"compact"` writes `,` and `:`, `"indented"` gives
-            each member and item a line of its own, indented by two spaces a level.
+            each member and item a line of its own, indented by two spaces a level. Or a notation
+            that is not JSON.
         open_objects: Whether an object with `properties` but without `additionalProperties` may
             have other keys.
         key_order: `"schema"` writes keys in the order in which the schema names them, `"free"` in
@@ -82,16 +80,15 @@ def compile_to_nodes(
         ConfigurationError: The style or the key order is not known, or a grounding pointer is
             malformed.
     """
-    if style not in _SEPARATORS:
-        raise ConfigurationError(f"`style` must be one of {', '.join(_SEPARATORS)}, got {style!r}")
+    notation = json_notation(style) if isinstance(style, str) else style
     if key_order not in get_args(KeyOrder):
         raise ConfigurationError(f"`key_order` must be 'schema' or 'free', got {key_order!r}")
     compiler = Compiler(
         schema,
-        style,
+        notation,
         open_objects=open_objects,
         key_order=key_order,
-        sources=Sources(grounding or {}),
+        sources=Sources(grounding or {}, notation.quotes),
         one_of=one_of,
     )
     try:
@@ -115,7 +112,7 @@ class Compiler:
     def __init__(
         self,
         root: Json,
-        style: Style,
+        notation: Notation,
         *,
         open_objects: bool,
         key_order: KeyOrder,
@@ -124,9 +121,8 @@ class Compiler:
     ) -> None:
         self.cases = Cases(Document(root), one_of)
         self.open_objects, self.key_order = open_objects, key_order
-        self.sources = sources
-        self._separators = _SEPARATORS[style]
-        self._is_indented = style == "indented"
+        self.notation, self.sources = notation, sources
+        self._is_indented = notation.is_indented
         self._rules: dict[_Key, Rule] = {}
         self._in_progress: set[_Key] = set()
         self._is_recursive = False
@@ -200,18 +196,25 @@ class Compiler:
                     )
         return choice(ways)
 
+    def key(self, case: Case, after: Node, path: str) -> Node:
+        """The node where a key of a case begins, which no text binds."""
+        pattern = self.notation.key_pattern
+        if pattern is None:
+            return self.case(case, after, Spot(Grounding()), is_shared=True, path=path)
+        if case.values is None:
+            return bare_key_node(case, pattern, after, path)
+        keys = [k for k in case.values.values() if fits(k, case, self.cases.holds)]
+        bare = parse_pattern(pattern)
+        written = [self.notation.spell_key(k, path=path) for k in keys if matches(bare, k)]
+        return one_of(written, after)
+
     def spell(self, value: Json, spot: Spot, path: str) -> bytes:
         """How a ready value is written at a spot."""
-        indent = spot.level if self._is_indented else None
-        return spell(value, self._separators, path=path, indent=indent)
+        return self.notation.spell(value, level=spot.level, path=path)
 
     def layout(self, spot: Spot) -> Layout:
         """What stands between the parts of a container at a spot."""
-        comma, colon = (s.encode() for s in self._separators)
-        if not self._is_indented:
-            return Layout(comma, colon)
-        line = b"\n" + b"  " * spot.level
-        return Layout(comma + line + b"  ", colon, line + b"  ", line)
+        return self.notation.layout(spot.level)
 
     def below(self, spot: Spot, segment: str | None) -> Spot:
         """One level down in the instance; None is a key or index that is not known."""

@@ -65,6 +65,8 @@ JSON_STRING = Spelling(
     {code: ord(letter) for code, letter in _LETTERS.items()},
 )
 """The inside of a JSON string."""
+UNESCAPED = Spelling(JSON_STRING.allowed)
+"""The same characters, each as it is."""
 
 
 @lru_cache(maxsize=256)

@@ -1,9 +1,9 @@
-r"""JSON strings: well-formed UTF-8, simple escapes, counted characters, undeclared keys.
+r"""Strings: well-formed UTF-8, simple escapes or none, counted characters, undeclared keys.
 
 Inside a string the automaton is always in one of a few character states (`AT_CHARACTER`, inside an
 escape, inside a multi-byte character), plus a count where lengths matter. A string has one
-spelling: raw UTF-8, control characters and `"` and `\\` escaped by one letter, nothing else
-escaped. So a key or an enum value cannot come back in disguise.
+spelling: raw UTF-8; in JSON, control characters and `"` and `\\` escaped by one letter, nothing
+else escaped. So a key or an enum value cannot come back in disguise.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import NOWHERE, Node, Step, byte_range
+from agentdiff.constraint.automaton import NOWHERE, Node, Step, literal
 from agentdiff.constraint.inside import LEAVES, NO_WAY, InsideTokens, InString, classify
 from agentdiff.constraint.language import Language
 from agentdiff.constraint.spelled import Text
-from agentdiff.constraint.spelling import JSON_STRING
+from agentdiff.constraint.spelling import JSON_STRING, UNESCAPED, Spelling
 from agentdiff.constraint.terms import Pattern
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
@@ -27,7 +27,8 @@ AT_CHARACTER = 0
 """The character state in which a character begins and the string may end."""
 _ESCAPE = 1
 # Character state → (lowest byte, highest byte, next state); UTF-8 as in Unicode, table 3-7.
-_MOVES: tuple[tuple[tuple[int, int, int], ...], ...] = (
+_Moves = tuple[tuple[tuple[int, int, int], ...], ...]
+_MOVES: _Moves = (
     (
         (0x20, 0x21, 0),
         (0x23, 0x5B, 0),
@@ -51,15 +52,51 @@ _MOVES: tuple[tuple[tuple[int, int, int], ...], ...] = (
     ((0x90, 0xBF, 3),),
     ((0x80, 0x8F, 3),),
 )
+_PLAIN_MOVES: _Moves = (
+    ((0x20, 0x7F, 0), (0x08, 0x0A, 0), (0x0C, 0x0D, 0), *_MOVES[0][4:]),
+    (),
+    *_MOVES[2:],
+)
+"""The same where nothing is escaped."""
 _BYTES_LEFT = (0, 1, 1, 2, 2, 2, 3, 3, 3)
 """Character state → bytes until the character is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotes:
+    """What a string stands between, and how it is written there."""
+
+    mark: bytes
+    """Before and behind it. Its first byte stands for no character."""
+    is_raw: bool = False
+    """Whether nothing is escaped."""
+
+    @property
+    def spelling(self) -> Spelling:
+        """How characters are written."""
+        return UNESCAPED if self.is_raw else JSON_STRING
+
+    @property
+    def moves(self) -> _Moves:
+        """Character state → where its bytes lead."""
+        return _PLAIN_MOVES if self.is_raw else _MOVES
+
+    def closed(self, after: Node) -> Node:
+        """Return what follows the first byte of the closing mark."""
+        return literal(self.mark[1:], after)
+
+
+JSON_QUOTES = Quotes(b'"')
 
 
 class StringBody:
     """The inside of a string of lowest..highest characters, its end, and what follows."""
 
-    def __init__(self, lowest: int, highest: int | None, after: Node) -> None:
-        self.lowest, self.highest, self.after = lowest, highest, after
+    def __init__(
+        self, lowest: int, highest: int | None, after: Node, quotes: Quotes = JSON_QUOTES
+    ) -> None:
+        self.lowest, self.highest, self.after = lowest, highest, quotes.closed(after)
+        self.quotes = quotes
         self._nodes: dict[int, Node] = {}
 
     def node(self, count: int, character: int = AT_CHARACTER) -> Node:
@@ -101,21 +138,21 @@ class StringPlace(InString):
         body, count = self.body, self.count
         if self.character == AT_CHARACTER:
             if body.may_end(count):
-                return QUOTE, body.after, None
+                return body.quotes.mark[0], body.after, None
             return ord("a"), body.node(body.counted(count, 1)), None
-        low, _, following = _MOVES[self.character][0]
+        low, _, following = body.quotes.moves[self.character][0]
         whole = following == AT_CHARACTER
         return low, body.node(body.counted(count, 1) if whole else count, following), None
 
     @property
     def after(self) -> Node:
-        """What follows the string."""
+        """What follows the first byte of the closing mark."""
         return self.body.after
 
     @property
     def template(self) -> Hashable:
         """What the tokens do depends on the character state alone."""
-        return "string", self.character
+        return "string", self.body.quotes.is_raw, self.character
 
     @property
     def is_shared(self) -> bool:
@@ -124,7 +161,7 @@ class StringPlace(InString):
 
     def tokens(self, vocabulary: Vocabulary) -> InsideTokens:
         """Classify the vocabulary, once per character state."""
-        return string_tokens(vocabulary, self.character)
+        return string_tokens(vocabulary, self.character, self.body.quotes)
 
     def behind(self, characters: int, ends_in: int) -> Node:
         """Return the place after so many more characters."""
@@ -144,10 +181,11 @@ def _fill(node: Node) -> None:
     body, count, character = place.body, place.count, place.character
     if character == AT_CHARACTER:
         if body.may_end(count):
-            node.arcs.append((QUOTE, QUOTE, body.after))
+            end = body.quotes.mark[0]
+            node.arcs.append((end, end, body.after))
         if not body.may_begin(count):
             return
-    for low, high, following in _MOVES[character]:
+    for low, high, following in body.quotes.moves[character]:
         whole = following == AT_CHARACTER
         target = body.node(body.counted(count, 1) if whole else count, following)
         node.arcs.append((low, high, target))
@@ -160,8 +198,9 @@ def string(
     *,
     patterns: Sequence[Pattern] = (),
     excluded: Collection[str] = (),
+    quotes: Quotes = JSON_QUOTES,
 ) -> Node:
-    """Return a node that takes a whole JSON string, then goes on; NOWHERE when there is none.
+    """Return a node that takes a whole string, then goes on; NOWHERE when there is none.
 
     Args:
         lowest: Characters at least.
@@ -169,6 +208,7 @@ def string(
         after: What follows the closing quote.
         patterns: All of them hold for the string.
         excluded: Strings, as their characters, that are not taken.
+        quotes: What the string stands between, and how it is written.
 
     Raises:
         SchemaError: The patterns are too intricate together to tell whether any string satisfies
@@ -176,14 +216,34 @@ def string(
     """
     if after.is_dead or (highest is not None and highest < lowest):
         return NOWHERE
-    body = StringBody(lowest, highest, after)
+    body = StringBody(lowest, highest, after, quotes)
     if patterns or excluded:
-        language = Language(patterns, excluded, lowest, JSON_STRING)
+        language = Language(patterns, excluded, lowest, quotes.spelling)
         language.check()
-        inside = Text(language, highest, after, end=QUOTE, free=body.node).start()
+        end = quotes.mark[0]
+        inside = Text(language, highest, body.after, end=end, free=body.node).start()
     else:
         inside = body.node(0)
-    return NOWHERE if inside.is_dead else byte_range(QUOTE, QUOTE, inside)
+    return NOWHERE if inside.is_dead else literal(quotes.mark, inside)
+
+
+def bare_string(
+    lowest: int,
+    highest: int | None,
+    after: Node,
+    *,
+    patterns: Sequence[Pattern],
+    excluded: Collection[str],
+) -> Node:
+    """Return the same for a string without quotes or escapes.
+
+    The patterns see to it that what follows begins with none of its characters.
+    """
+    if after.is_dead:
+        return NOWHERE
+    language = Language(patterns, excluded, lowest, UNESCAPED)
+    language.check()
+    return Text(language, highest, after).start()
 
 
 class OtherKey:
@@ -235,22 +295,25 @@ class OtherKey:
         return max((len(key) - depth for key in self._excluded[low:high]), default=0)
 
 
-def string_tokens(vocabulary: Vocabulary, character: int) -> InsideTokens:
+def string_tokens(
+    vocabulary: Vocabulary, character: int, quotes: Quotes = JSON_QUOTES
+) -> InsideTokens:
     """Return what tokens do in a plain string; the result belongs to the vocabulary."""
     return vocabulary.derive(
-        ("string", character), lambda: classify(vocabulary, character, _PlainCharacters())
+        ("string", quotes.is_raw, character),
+        lambda: classify(vocabulary, character, _PlainCharacters(quotes)),
     )
 
 
 class _PlainCharacters:
     """The character states of plain strings."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotes: Quotes) -> None:
         self._table = np.full((len(_MOVES), 256), NO_WAY, np.int64)
-        for character, moves in enumerate(_MOVES):
+        for character, moves in enumerate(quotes.moves):
             for low, high, following in moves:
                 self._table[character, low : high + 1] = following
-        self._table[AT_CHARACTER, QUOTE] = LEAVES
+        self._table[AT_CHARACTER, quotes.mark[0]] = LEAVES
 
     def rows(self, states: IntArray) -> NDArray[np.int64]:
         """Where each byte leads."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from agentdiff.constraint.automaton import END, Node, Rule, call, choice, literal
 from agentdiff.constraint.matcher import Grammar
-from agentdiff.constraint.schema import KeyOrder, Style, compile_to_nodes
+from agentdiff.constraint.notation import BareNotation, Style
+from agentdiff.constraint.schema import KeyOrder, compile_to_nodes
 from agentdiff.constraint.texts import free_text, text_until, text_without
 from agentdiff.constraint.vocabulary import Vocabulary
 from agentdiff.errors import ConfigurationError, SchemaError
@@ -38,6 +39,10 @@ class ToolSyntax:
     """Between two calls."""
     end: tuple[Piece, ...] = ()
     """After the last call."""
+    quote: int | None = None
+    r"""The special token around strings of the arguments, where they are written as Gemma does
+    (`{city:<|"|>Oslo<|"|>,days:3}`): without escapes, with bare keys in alphabetical order. None for
+    arguments in JSON."""
 
     def __post_init__(self) -> None:
         pieces = (*self.begin, *self.before_name, *self.before_arguments, *self.after_arguments)
@@ -71,7 +76,7 @@ def compile_tool_calls(
         free_text: Whether it may write text, too: instead of calls, or before them.
         response_schema: JSON Schema of an answer that may stand instead of calls.
         parallel: Whether several calls may follow one another.
-        style: See `compile_schema`; for the arguments and the answer.
+        style: See `compile_schema`; for what is JSON of the arguments and the answer.
         open_objects: See `compile_schema`.
         key_order: See `compile_schema`.
         grounding: Tool → what binds its arguments, see `compile_schema`.
@@ -89,12 +94,17 @@ def compile_tool_calls(
     unknown = next((name for name in grounding if name not in tools), None)
     if unknown is not None:
         raise ConfigurationError(f"`grounding` speaks of {unknown!r}, which is not among the tools")
-    rules: dict[str, Rule] = {}
+    syntax = syntax or ToolSyntax()
+    bare = None if syntax.quote is None else BareNotation(vocabulary.special(syntax.quote))
+    rules: dict[bytes, Rule] = {}
     for name, schema in tools.items():
         try:
+            written = json.dumps(name, ensure_ascii=False)[1:-1].encode()
+            if bare is not None:
+                written = bare.spell_key(name, path="")
             start = compile_to_nodes(
                 schema,
-                style=style,
+                style=bare or style,
                 open_objects=open_objects,
                 key_order=key_order,
                 grounding=grounding.get(name),
@@ -102,9 +112,9 @@ def compile_tool_calls(
         except SchemaError as error:
             error.add_note(f"in the arguments of the tool {name!r}")
             raise
-        rules[name] = Rule(start.near)
-        rules[name].start = start
-    writer = _Calls(rules, syntax or ToolSyntax(), vocabulary, parallel=parallel)
+        rules[written] = Rule(start.near)
+        rules[written].start = start
+    writer = _Calls(rules, syntax, vocabulary, parallel=parallel)
     if free_text:
         return Grammar(writer.beside_text(), vocabulary)
     if response_schema is None:
@@ -120,7 +130,7 @@ class _Calls:
 
     def __init__(
         self,
-        rules: Mapping[str, Rule],
+        rules: Mapping[bytes, Rule],
         syntax: ToolSyntax,
         vocabulary: Vocabulary,
         *,
@@ -134,7 +144,7 @@ class _Calls:
         name_and_rest = choice(
             [
                 literal(
-                    json.dumps(name, ensure_ascii=False)[1:-1].encode(),
+                    name,
                     self._spelled(
                         syntax.before_arguments,
                         call(rule, self._spelled(syntax.after_arguments, behind)),

@@ -38,6 +38,62 @@ LISTED = """\
 {%- endfor %}
 {%- if add_generation_prompt %}<assistant>{% endif %}"""
 """Calls in one list, without a tag of its own, with compact JSON."""
+_BARE = """\
+{%- macro value(it) -%}
+{%- if it is none -%}null
+{%- elif it is boolean -%}{{ 'true' if it else 'false' }}
+{%- elif it is string -%}{{ '<|"|>' ~ it ~ '<|"|>' }}
+{%- elif it is mapping -%}{{ '{' }}{{ members(it) }}{{ '}' }}
+{%- elif it is iterable -%}[{% for one in it %}{{ value(one) }}{{ ',' if not loop.last }}{% endfor %}]
+{%- else -%}{{ it }}
+{%- endif -%}
+{%- endmacro -%}
+{%- macro members(them) -%}
+{%- for k, v in them | dictsort -%}{{ k }}:{{ value(v) }}{{ ',' if not loop.last }}{%- endfor -%}
+{%- endmacro -%}
+{%- macro calls(m) -%}
+{%- for call in m.tool_calls or [] -%}
+{{- '<|tool_call>call:' ~ call.function.name ~ '{' ~ members(call.function.arguments) ~ '}<tool_call|>' -}}
+{%- endfor -%}
+{%- endmacro -%}
+{%- if tools or enable_thinking -%}<|turn>system
+{{ '<|think|>' if enable_thinking }}
+{%- for tool in tools or [] -%}
+<|tool>declaration:{{ tool.function.name ~ '{' ~ members(tool.function.parameters) ~ '}' }}<tool|>
+{%- endfor -%}
+<turn|>
+{% endif -%}
+"""
+GEMMA = (
+    _BARE
+    + """\
+{%- for m in messages -%}
+<|turn>{{ 'model' if m.role == 'assistant' else m.role }}
+{{ calls(m) ~ m.content }}<turn|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|turn>model
+{{ '<|channel>thought\\n<channel|>' if not enable_thinking }}
+{%- endif -%}"""
+)
+"""As Gemma 4's first templates write them: results have a turn, and a reply begins behind an empty thought."""
+GEMMA_ONE_TURN = (
+    _BARE
+    + """\
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}
+<|tool_response>response:{{ m.name ~ '{value:' ~ value(m.content) ~ '}' }}<tool_response|>
+{%- else -%}
+<|turn>{{ 'model' if m.role == 'assistant' else m.role }}
+{{ calls(m) ~ m.content }}
+{%- if not m.tool_calls -%}<turn|>
+{% elif loop.last -%}<|tool_response>
+{%- endif -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and messages[-1].role != 'tool' -%}<|turn>model
+{% endif -%}"""
+)
+"""As its later ones do: results stand in the turn of the calls, and a token asks for them."""
 NO_TOOLS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>{% endfor %}<assistant>"
 
 
@@ -63,6 +119,10 @@ def write_tokenizer(
         (folder / "chat_template.jinja").write_text(template)
 
 
+HERMES_TAGS = {"<tool_call>": 301, "</tool_call>": 302}
+GEMMA_TAGS = {"<|tool_call>": 301, "<tool_call|>": 302, '<|"|>': 303, "<|tool_response>": 304}
+
+
 def write_family(folder: Path, family: str, *, template: str | None = HERMES) -> Path:
     """A golden checkpoint with a tokenizer of its own vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,13 +137,14 @@ def write_family(folder: Path, family: str, *, template: str | None = HERMES) ->
     size = text.get("embedding_size", text["vocab_size"])
     ends = text.get("eos_token_id", 0)
     end = ends[0] if isinstance(ends, list) else ends
-    special = {"<|im_end|>": end, "<|im_start|>": 300}
+    is_gemma = template in (GEMMA, GEMMA_ONE_TURN)
+    special = {"<turn|>" if is_gemma else "<|im_end|>": end, "<|im_start|>": 300}
     if "mask_token_id" in config:
         special["<|mask|>"] = config["mask_token_id"]
     for key in ("max_position_embeddings", "max_sequence_length"):
         if key in text:
             text[key] = 1024
     (folder / "config.json").write_text(json.dumps(config))
-    tags = {"<tool_call>": 301, "</tool_call>": 302}
+    tags = GEMMA_TAGS if is_gemma else HERMES_TAGS
     write_tokenizer(folder, size=size, special=special, tags=tags, template=template)
     return folder
