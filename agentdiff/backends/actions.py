@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
+from agentdiff.backends.choices import named
 from agentdiff.backends.quantities import quantities
 from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.errors import ConfigurationError
@@ -35,8 +36,8 @@ class ReplyFormat:
     style: str = "spaced"
     """Separators of the JSON it writes: `compact` or `spaced`."""
     grounded: bool = False
-    """Arguments come from the conversation, for every tool: free strings are spans of it, and numbers are among those
-    that it may mean (`quantities`)."""
+    """Arguments come from the conversation, for every tool: free strings are spans of it, numbers are among those that
+    it may mean (`quantities`), and a choice that it names is taken (`choices`)."""
     refuses: bool = False
     """It was trained to say `none`; then it answers in words only from tool results."""
     reads_instructions: bool = True
@@ -65,9 +66,10 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     numbers = quantities(said(request)) if format.grounded else []
     if request.tool_choice != "none":
         for tool in request.tools:
-            parameters = _hoisted(
-                _only_numbers(tool.parameters, numbers), f"{tool.name}.args", definitions
-            )
+            parameters: Mapping[str, Json] = tool.parameters
+            if format.grounded:
+                parameters = _as_chosen(_only_numbers(parameters, numbers), request)
+            parameters = _hoisted(parameters, f"{tool.name}.args", definitions)
             actions.append(_action(tool={"const": tool.name}, args=parameters))
     if request.tool_choice != "required" and (has_results or not format.refuses):
         answer = _hoisted(request.schema or ANSWER_SCHEMA, "answer", definitions)
@@ -129,6 +131,24 @@ def _only_numbers(
             default: list[Json] = [schema["default"]] if "default" in schema else []
             properties[name] = schema | {"enum": fitting + default}
     return {**parameters, "properties": properties} if properties else parameters
+
+
+def _as_chosen(parameters: Mapping[str, Json], request: Request) -> Mapping[str, Json]:
+    """The parameters with every choice narrowed to what the conversation names; what the user names must be given."""
+    texts = said(request)
+    by_user = [m.content for m in request.messages if m.role == "user"]
+    properties: dict[str, Json] = dict(parameters.get("properties", {}))
+    required: list[Json] = [*parameters.get("required", [])]
+    for name, given in properties.items():
+        schema = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
+        choices = named(schema.get("enum", []), texts)
+        if choices:
+            properties[name] = schema | {"enum": choices}
+            if name not in required and named(choices, by_user):
+                required.append(name)
+    return (
+        {**parameters, "properties": properties, "required": required} if properties else parameters
+    )
 
 
 def spoken(content: str) -> str:
