@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentdiff.constraint.automaton import END, INFINITE, NOWHERE, Node, literal
+from agentdiff.constraint.automaton import (
+    END,
+    INFINITE,
+    NOWHERE,
+    Node,
+    Rule,
+    call,
+    choice,
+    literal,
+)
 from agentdiff.constraint.containers import Layout, Part, Picks, trie
 
 _Counts = tuple[int, tuple[int, ...]]
@@ -206,30 +215,43 @@ def array_of_kinds(
         return NOWHERE
     picks = Picks([kind(END).near for kind in kinds] if fewest else [0] * len(kinds))
     shell = _Shell(layout, after)
-    nodes: dict[frozenset[int], Node] = {}
+    nodes: dict[int, Node] = {}
+    rules: dict[int, Rule] = {}
 
-    def behind(used: frozenset[int]) -> Node:
+    def rule(k: int) -> Rule:
+        """The items of a kind: written once, since they may stand before many things."""
+        found = rules.get(k)
+        if found is None:
+            found = rules[k] = Rule()
+            found.start = kinds[k](END)
+            found.near = found.start.near
+        return found
+
+    def behind(used: int) -> Node:
+        """After items of some kinds, one bit for each."""
         node = nodes.get(used)
         if node is None:
-            count = len(used)
+            count = used.bit_count()
             owed = picks.cheapest(used, max(0, fewest - count))
             near = owed + shell.separators(count, fewest) + shell.closing(max(count, fewest)).near
             node = nodes[used] = Node(near, lambda node: fill(node, used))
         return node
 
-    def fill(node: Node, used: frozenset[int]) -> None:
-        count = len(used)
+    def fill(node: Node, used: int) -> None:
+        count = used.bit_count()
         if count >= fewest:
             node.skips.append(shell.closing(count))
         if most is not None and count >= most:
             return
-        for k, kind in enumerate(kinds):
-            target = NOWHERE if k in used else behind(used | {k})
-            item = NOWHERE if target.is_dead else kind(target)
-            if not item.is_dead:
-                node.skips.append(shell.separated(count, item))
+        items: list[Node] = []
+        for k in range(len(kinds)):
+            target = NOWHERE if used >> k & 1 else behind(used | 1 << k)
+            if not target.is_dead and rule(k).near < INFINITE:
+                items.append(call(rule(k), target))
+        if items:
+            node.skips.append(shell.separated(count, choice(items)))
 
-    start = behind(frozenset())
+    start = behind(0)
     return NOWHERE if start.is_dead else literal(b"[", start)
 
 
@@ -240,34 +262,34 @@ def array_of_texts(
     ordered = sorted(set(texts))
     picks = Picks([len(text) for text in ordered])
     shell = _Shell(layout, after)
-    nodes: dict[frozenset[int], Node] = {}
+    nodes: dict[int, Node] = {}
 
-    def near(used: frozenset[int]) -> int:
-        count = len(used)
+    def near(used: int) -> int:
+        count = used.bit_count()
         owed = picks.cheapest(used, max(0, fewest - count))
         return owed + shell.separators(count, fewest) + shell.closing(max(count, fewest)).near
 
-    def behind(used: frozenset[int]) -> Node:
+    def behind(used: int) -> Node:
         node = nodes.get(used)
         if node is None:
             node = nodes[used] = Node(near(used), lambda node: fill(node, used))
         return node
 
-    def fill(node: Node, used: frozenset[int]) -> None:
-        count = len(used)
+    def fill(node: Node, used: int) -> None:
+        count = used.bit_count()
         if count >= fewest:
             node.skips.append(shell.closing(count))
         if most is not None and count >= most:
             return
-        left = [k for k in range(len(ordered)) if k not in used]
-        if near(used | {left[0]} if left else used) < INFINITE and left:
+        left = [k for k in range(len(ordered)) if not used >> k & 1]
+        if left and near(used | 1 << left[0]) < INFINITE:
             item = trie(
                 [ordered[k] for k in left],
-                lambda i: near(used | {left[i]}),
-                lambda i: behind(used | {left[i]}),
+                lambda i: near(used | 1 << left[i]),
+                lambda i: behind(used | 1 << left[i]),
             )
             node.skips.append(shell.separated(count, item))
 
     if after.is_dead or (most is not None and most < fewest) or len(ordered) < fewest:
         return NOWHERE
-    return literal(b"[", behind(frozenset()))
+    return literal(b"[", behind(0))

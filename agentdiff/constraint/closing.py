@@ -8,15 +8,15 @@ node of cost at most c - 1.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 
 from agentdiff.constraint.automaton import (
     END,
     INFINITE,
     Joint,
-    Letter,
     Node,
+    Point,
+    Stretch,
     Word,
     way_out,
 )
@@ -24,7 +24,7 @@ from agentdiff.constraint.vocabulary import Vocabulary
 
 
 class Closing:
-    """Prices nodes in tokens of one vocabulary; each price is kept on its node or word."""
+    """Prices nodes in tokens of one vocabulary; each price is kept on its node or stretch."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -70,6 +70,9 @@ class Closing:
                     yield from parts
                     keeper.price = min(sum(map(_known, parts)), INFINITE)
                 break
+            elif isinstance(keeper, Stretch):
+                byte, after, _ = keeper.point(at).way_out()
+                here = _place_of(after)
             else:
                 byte, after, rule = way_out(keeper)
                 if rule is not None:
@@ -95,8 +98,8 @@ class Closing:
                 if prices[at] >= INFINITE:
                     prices[at] = self._cheapest(data, at, prices)
                 price = prices[at]
-                if isinstance(keeper, Word):
-                    _prices(keeper)[where] = price
+                if isinstance(keeper, Stretch):
+                    keeper.keep_price(where, price)
                 else:
                     keeper.price = price
             prices[at] = price
@@ -114,28 +117,22 @@ class Closing:
         return min(best, INFINITE)
 
 
-_Place = tuple[Node | Word, int]
-"""(what keeps the price, which of its bytes comes next)."""
+_Place = tuple[Node | Stretch, int]
+"""(what keeps the price, which of its places)."""
 
 
 def _place_of(node: Node) -> _Place:
-    return (node.word, node.at) if isinstance(node, Letter) else (node, 0)
+    return (node.stretch, node.at) if isinstance(node, Point) else (node, 0)
 
 
 def _price(place: _Place) -> int:
     """The price of a place, or -1 when it must be found."""
     keeper, at = place
-    if isinstance(keeper, Word):
-        return _prices(keeper)[at]
+    if isinstance(keeper, Stretch):
+        return keeper.price(at)
     if keeper is END:
         return 0
     return INFINITE if keeper.is_dead else keeper.price
-
-
-def _prices(word: Word) -> array[int]:
-    if word.prices is None:
-        word.prices = array("i", [-1]) * len(word.data)
-    return word.prices
 
 
 def _known(node: Node) -> int:

@@ -50,13 +50,16 @@ class Picks:
         self.costs = costs
         self._order = sorted(range(len(costs)), key=costs.__getitem__)
 
-    def cheapest(self, used: frozenset[int], count: int) -> int:
-        """Bytes of `count` things of kinds that are not used yet; INFINITE if there are too few."""
+    def cheapest(self, used: int, count: int) -> int:
+        """Bytes of `count` things of kinds that are not used yet; INFINITE if there are too few.
+
+        used: one bit for each kind.
+        """
         total, left = 0, count
         for kind in self._order:
             if left == 0:
                 break
-            if kind not in used:
+            if not used >> kind & 1:
                 total, left = total + self.costs[kind], left - 1
         return INFINITE if left else min(total, INFINITE)
 

@@ -225,9 +225,17 @@ class Language:
         return known
 
 
+@lru_cache(maxsize=64)
+def language_of(
+    patterns: tuple[Pattern, ...], excluded: tuple[str, ...], lowest: int, spelling: Spelling
+) -> Language:
+    """Return a language, the same one where the same is asked for: what it learns is not small."""
+    return Language(patterns, excluded, lowest, spelling)
+
+
 def matches(pattern: Pattern, text: str) -> bool:
     """Whether a string is one that a pattern takes, as narrowly as the compiled pattern does."""
-    language = _of_pattern(pattern)
+    language = language_of((pattern,), (), 0, RAW)
     states = language.start[0]
     for c in text:
         following = language.following(states, c)
@@ -235,8 +243,3 @@ def matches(pattern: Pattern, text: str) -> bool:
             return False
         states = following
     return language.accepts(states)
-
-
-@lru_cache(maxsize=64)
-def _of_pattern(pattern: Pattern) -> Language:
-    return Language((pattern,), (), 0, RAW)

@@ -198,12 +198,12 @@ class RegexMachine:
 
     def _size(self, term: Term) -> Size:
         """The size of the shortest string that a term matches."""
+        if isinstance(term, Chars):  # by far the most, and not worth remembering
+            costs = [self._alphabet.costs[letter] for letter in self._letters(term)]
+            return (1, min(costs)) if costs else NO_SIZE
         known = self._least.get(term)
         if known is None:
             match term:
-                case Chars():
-                    costs = [self._alphabet.costs[letter] for letter in self._letters(term)]
-                    known = (1, min(costs)) if costs else NO_SIZE
                 case Seq(items):
                     known = (0, 0)
                     for item in items:

@@ -121,7 +121,7 @@ class Grammar:
         tokens = self._tokens
         with tokens.lock:
             state = tokens.automaton.step(tokens.start, text)
-        return state != DEAD and tokens.automaton.accepting[state]
+        return state != DEAD and tokens.automaton.may_end(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class Matcher:
     @property
     def can_stop(self) -> bool:
         """Whether the text is complete as it stands."""
-        return self._state == DONE or self._tokens.automaton.accepting[self._state]
+        return self._state == DONE or self._tokens.automaton.may_end(self._state)
 
     @property
     def must_stop(self) -> bool:

@@ -34,7 +34,7 @@ class Column:
         start = self.size
         self.size += len(values)
         if self.size > len(self._array):
-            larger = np.zeros(max(self.size, 2 * len(self._array)), self._array.dtype)
+            larger = np.zeros(max(self.size, len(self._array) * 5 // 4), self._array.dtype)
             larger[:start] = self._array[:start]
             self._array = larger
         self._array[start : self.size] = values

@@ -25,7 +25,7 @@ _BY_LENGTH: tuple[tuple[int, int, int, int], ...] = (
 """(bytes, lead byte without payload, first, last code point)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spelling:
     """Which characters can be written, and how."""
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import NOWHERE, Node, Step, literal
+from agentdiff.constraint.automaton import NOWHERE, Node, Point, Step, Stretch, literal
 from agentdiff.constraint.inside import LEAVES, NO_WAY, InsideTokens, InString, classify
-from agentdiff.constraint.language import Language
+from agentdiff.constraint.language import language_of
 from agentdiff.constraint.spelled import Text
 from agentdiff.constraint.spelling import JSON_STRING, UNESCAPED, Spelling
 from agentdiff.constraint.terms import Pattern
@@ -89,27 +89,29 @@ class Quotes:
 JSON_QUOTES = Quotes(b'"')
 
 
-class StringBody:
+class StringBody(Stretch):
     """The inside of a string of lowest..highest characters, its end, and what follows."""
+
+    __slots__ = ("after", "highest", "lowest", "quotes")
 
     def __init__(
         self, lowest: int, highest: int | None, after: Node, quotes: Quotes = JSON_QUOTES
     ) -> None:
+        super().__init__()
         self.lowest, self.highest, self.after = lowest, highest, quotes.closed(after)
         self.quotes = quotes
-        self._nodes: dict[int, Node] = {}
 
-    def node(self, count: int, character: int = AT_CHARACTER) -> Node:
+    def node(self, count: int, character: int = AT_CHARACTER) -> StringPoint:
         """Return the place after `count` whole characters, in this character state."""
-        key = len(_MOVES) * count + character
-        node = self._nodes.get(key)
-        if node is None:
-            begun = character != AT_CHARACTER
-            missing = max(0, self.lowest - count - begun)
-            near = _BYTES_LEFT[character] + missing + 1 + self.after.near
-            node = Node(near, _fill, StringPlace(self, count, character))
-            self._nodes[key] = node
-        return node
+        return StringPoint(self, count, character)
+
+    def point(self, at: int) -> StringPoint:
+        """Return the node of a place."""
+        return StringPoint(self, *divmod(at, len(_MOVES)))
+
+    def like(self, at: int) -> int:
+        """All counts that are enough close alike."""
+        return min(at, len(_MOVES) * self.lowest + at % len(_MOVES))
 
     def counted(self, count: int, characters: int) -> int:
         """Return the count after more characters; without a limit it stops at `lowest`."""
@@ -125,13 +127,33 @@ class StringBody:
         return self.lowest <= count and (self.highest is None or count <= self.highest)
 
 
-@dataclass(frozen=True, slots=True)
-class StringPlace(InString):
+class StringPoint(Point, InString):
     """A place inside a plain string: so many whole characters in, in this character state."""
 
-    body: StringBody
-    count: int
-    character: int
+    __slots__ = ("body", "character", "count")
+
+    def __init__(self, body: StringBody, count: int, character: int) -> None:
+        missing = max(0, body.lowest - count - (character != AT_CHARACTER))
+        near = _BYTES_LEFT[character] + missing + 1 + body.after.near
+        super().__init__(near, body, len(_MOVES) * count + character)
+        self.body, self.count, self.character = body, count, character
+
+    def ways(self) -> Sequence[tuple[int, int, Node]]:
+        """Close where the string may end; begin, or go on with, a character."""
+        body, count, character = self.body, self.count, self.character
+        moves = body.quotes.moves[character]
+        ways: list[tuple[int, int, Node]] = []
+        if character == AT_CHARACTER:
+            if body.may_end(count):
+                end = body.quotes.mark[0]
+                ways.append((end, end, body.after))
+            if not body.may_begin(count):
+                moves = ()
+        for low, high, following in moves:
+            whole = following == AT_CHARACTER
+            target = body.node(body.counted(count, 1) if whole else count, following)
+            ways.append((low, high, target))
+        return ways
 
     def way_out(self) -> Step:
         """Close where the string may end, else add or finish a character."""
@@ -175,22 +197,6 @@ class StringPlace(InString):
         return self.body.may_end(self.body.counted(self.count, characters))
 
 
-def _fill(node: Node) -> None:
-    place = node.place
-    assert isinstance(place, StringPlace)
-    body, count, character = place.body, place.count, place.character
-    if character == AT_CHARACTER:
-        if body.may_end(count):
-            end = body.quotes.mark[0]
-            node.arcs.append((end, end, body.after))
-        if not body.may_begin(count):
-            return
-    for low, high, following in body.quotes.moves[character]:
-        whole = following == AT_CHARACTER
-        target = body.node(body.counted(count, 1) if whole else count, following)
-        node.arcs.append((low, high, target))
-
-
 def string(
     lowest: int,
     highest: int | None,
@@ -218,7 +224,7 @@ def string(
         return NOWHERE
     body = StringBody(lowest, highest, after, quotes)
     if patterns or excluded:
-        language = Language(patterns, excluded, lowest, quotes.spelling)
+        language = language_of(tuple(patterns), tuple(excluded), lowest, quotes.spelling)
         language.check()
         end = quotes.mark[0]
         inside = Text(language, highest, body.after, end=end, free=body.node).start()
@@ -241,7 +247,7 @@ def bare_string(
     """
     if after.is_dead:
         return NOWHERE
-    language = Language(patterns, excluded, lowest, UNESCAPED)
+    language = language_of(tuple(patterns), tuple(excluded), lowest, UNESCAPED)
     language.check()
     return Text(language, highest, after).start()
 

@@ -1,15 +1,15 @@
 """The byte automaton lifted to tokens, one state at a time.
 
 An edge of a state is (next state, token set): all tokens whose bytes lead there. Edges are found by
-walking the trie of the vocabulary and the automaton together: in plain Python where few bytes may
-follow, a whole level at a time in numpy where many may. Inside a string the walk is skipped: what
-tokens do there is known once per vocabulary.
+walking the trie of the vocabulary and the automaton together (`walks.py`). Inside a string the walk
+is skipped: what tokens do there is known once per vocabulary.
 
 Edges lie side by side in arrays, so that a compiled step can follow them.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable
 from threading import RLock
 from typing import NamedTuple
@@ -17,26 +17,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Automaton, Node, Wide
+from agentdiff.constraint.automaton import DEAD, DONE, INFINITE, Node
 from agentdiff.constraint.closing import Closing
 from agentdiff.constraint.inside import InsideTokens, InString
 from agentdiff.constraint.parts import PartSets
 from agentdiff.constraint.sets import Column, SetArrays, TokenSets
+from agentdiff.constraint.states import Automaton
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
+from agentdiff.constraint.walks import Bulk, Tokens, Walks
 
 EOS_SET = 0
 """The number of the set of EOS ids."""
-_FEW_CHILDREN = 16
-"""Trie nodes with at most this many children are followed one by one."""
-_DEEP = 8
-"""So many bytes into a token, few paths are left: they are followed one by one, too."""
-_FEW_PATHS = 48
-
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
-Tokens = list[int]
-Bulk = list[tuple[IntArray, NDArray[np.int32]]]
-"""(tokens, next states) side by side."""
 
 
 class Graph(NamedTuple):
@@ -45,11 +38,11 @@ class Graph(NamedTuple):
     S states, E edges.
     """
 
-    first: IntArray
+    first: NDArray[np.int32]
     """[S] where a state's edges begin; -1 while they are not known."""
-    last: IntArray
+    last: NDArray[np.int32]
     """[S] where they end."""
-    cost: IntArray
+    cost: NDArray[np.int32]
     """[S] tokens to the end of the text; far below 0 for DONE."""
     target: NDArray[np.int32]
     """[E]"""
@@ -65,11 +58,14 @@ class TokenAutomaton:
         self.lock = RLock()
         self.automaton = Automaton(start, Closing(vocabulary).price)
         self.sets = TokenSets(vocabulary)
-        self._edges: dict[int, Edges] = {}
+        self._walks = Walks(self.automaton, vocabulary)
+        self._first, self._last = array("i"), array("i")
+        """[states] where the edges of a state begin and end; -1 while they are not known."""
         self._target, self._set = Column(np.int32), Column(np.int32)
-        self._first, self._last, self._cost = (Column(np.int64) for _ in range(3))
+        """[edges]"""
         self._graph: tuple[Graph, SetArrays] | None = None
-        self._steps: dict[tuple[int, int], int] = {}
+        self._steps: dict[int, int] = {}
+        """State and token in one number → next state."""
         self._group_sets: dict[Hashable, int] = {}
         self._templates: dict[Hashable, int] = {}
         """Bytes of what tokens do inside strings of this grammar."""
@@ -89,54 +85,54 @@ class TokenAutomaton:
 
     def step(self, state: int, token: int) -> int:
         """Return the state after a token, or DEAD."""
-        known = self._steps.get((state, token))
+        name = state * len(self.vocabulary) + token
+        known = self._steps.get(name)
         if known is None:
             with self.lock:
-                known = self._steps[state, token] = self._step(state, token)
+                known = self._steps[name] = self._step(state, token)
         return known
 
     def edges(self, state: int) -> Edges:
         """Return the edges of a state, EOS among them; those that cannot be closed are left out."""
-        known = self._edges.get(state)
-        if known is None:
+        if not self._has_edges(state):
             with self.lock:
-                known = self._edges.get(state) or self._find_edges(state)
-        return known
+                if not self._has_edges(state):
+                    self._find_edges(state)
+        first, last = self._first[state], self._last[state]
+        return self._target.values[first:last], self._set.values[first:last]
 
     def arrays(self) -> tuple[Graph, SetArrays]:
         """Return all that is known so far as arrays."""
         with self.lock:
-            known = self._graph
-            if known is None or len(known[0].cost) < len(self.automaton):
+            if self._graph is None or len(self._graph[0].cost) < len(self.automaton):
                 self._list_states()
                 graph = Graph(
-                    self._first.values.copy(),
-                    self._last.values.copy(),
-                    self._cost.values,
+                    np.array(self._first, np.int32),
+                    np.array(self._last, np.int32),
+                    np.array(self.automaton.costs, np.int32),
                     self._target.values,
                     self._set.values,
                 )
-                known = self._graph = graph, self.sets.arrays()
-            return known
+                self._graph = graph, self.sets.arrays()
+            return self._graph
 
     @property
     def nbytes(self) -> int:
         """Bytes held beyond what the vocabulary shares, about."""
-        automaton = self.automaton
-        columns = (self._target, self._set, self._first, self._last, self._cost)
         return (
-            automaton.nbytes
+            self.automaton.nbytes
             + self.sets.nbytes
             + self.part_sets.nbytes
-            + sum(column.nbytes for column in columns)
+            + self._target.nbytes
+            + self._set.nbytes
+            + 20 * len(self._first)  # once here, and in the arrays of the last step
             + sum(self._templates.values())
-            + 300 * len(self._edges)
-            + 200 * len(self._steps)
+            + 150 * len(self._steps)
         )
 
     def cheapest(self, state: int) -> int:
         """Return the next state on the shortest way to the end; DONE once there."""
-        if self.automaton.accepting[state] or state == DONE:
+        if self.automaton.may_end(state) or state == DONE:
             return DONE
         targets: list[int] = self.edges(state)[0].tolist()
         costs = self.automaton.costs
@@ -148,123 +144,45 @@ class TokenAutomaton:
         if not 0 <= token < len(self.vocabulary):
             return DEAD
         if token in self.vocabulary.eos_ids:
-            return DONE if state == DONE or self.automaton.accepting[state] else DEAD
+            return DONE if state == DONE or self.automaton.may_end(state) else DEAD
         data = self.vocabulary.spelled[token]
         if data is None or state == DONE:
             return DEAD
         target = self.automaton.step(state, data)
         return DEAD if target != DEAD and self.automaton.costs[target] >= INFINITE else target
 
-    def _find_edges(self, state: int) -> Edges:
-        items = self.automaton.items[state]
+    def _has_edges(self, state: int) -> bool:
+        return state < len(self._first) and self._first[state] >= 0
+
+    def _find_edges(self, state: int) -> None:
+        items = self.automaton.items(state)
         found: dict[int, int] = {}
-        place = items[0][0].place if len(items) == 1 else None
+        node = items[0][0] if len(items) == 1 else None
+        place = node if isinstance(node, InString) else node and node.place
         known = place.tokens(self.vocabulary) if isinstance(place, InString) else None
         if isinstance(place, InString) and known is not None:
             if not place.is_shared:
                 self._templates[place.template] = known.nbytes
             found = self._string_edges(place, known, items[0][1])
         else:
-            self._add_sets(found, *self._walk([(0, state)]))
-        if self.automaton.accepting[state]:
+            self._add_sets(found, *self._walks.follow([(0, state)]))
+        if self.automaton.may_end(state):
             found[DONE] = EOS_SET
-        return self._keep_edges(state, list(found.keys()), list(found.values()))
+        self._keep_edges(state, list(found.keys()), list(found.values()))
 
-    def _keep_edges(self, state: int, targets: list[int], sets: list[int]) -> Edges:
+    def _keep_edges(self, state: int, targets: list[int], sets: list[int]) -> None:
         start = self._target.extend(targets)
         self._set.extend(sets)
         self._list_states()
-        self._first.values[state], self._last.values[state] = start, start + len(targets)
+        self._last[state] = start + len(targets)
+        self._first[state] = start  # who sees it does not ask for more
         self._graph = None
-        known = self._target.values[start:], self._set.values[start:]
-        self._edges[state] = known
-        return known
 
     def _list_states(self) -> None:
         """Give the states that are new their places in the arrays."""
-        new = self.automaton.costs[self._cost.size :]
-        if new:
-            self._cost.extend(new)
-            self._first.extend(np.full(len(new), -1, np.int64))
-            self._last.extend(np.full(len(new), -1, np.int64))
-
-    # -- the walk -----------------------------------------------------------------------------
-
-    def _walk(self, seeds: list[tuple[int, int]]) -> tuple[dict[int, Tokens], Bulk]:
-        """Follow (trie node, state) pairs: next state → tokens, and (tokens, states) in bulk."""
-        vocabulary, automaton = self.vocabulary, self.automaton
-        find, first_child, last_child = (
-            vocabulary.node_bytes.find,
-            vocabulary.first_child,
-            vocabulary.last_child,
-        )
-        node_bytes, node_token = vocabulary.node_bytes, vocabulary.node_token
-        found: dict[int, Tokens] = {}
-        wide: list[tuple[int, int]] = []
-        while seeds:
-            node, state = seeds.pop()
-            first, last = first_child[node], last_child[node]
-            if first == last:
-                continue
-            row = automaton.expand(state)
-            if not isinstance(row, Wide):
-                steps = [(find(byte, first, last), target) for byte, target in row]
-            elif last - first <= _FEW_CHILDREN:
-                steps = [(child, row.next(node_bytes[child])) for child in range(first, last)]
-            else:
-                wide.append((node, state))
-                continue
-            for child, target in steps:
-                if child >= 0 and target >= 0:
-                    token = node_token[child]
-                    if token >= 0:
-                        found.setdefault(target, []).append(token)
-                    seeds.append((child, target))
-        return found, self._walk_levels(wide) if wide else []
-
-    def _walk_levels(self, seeds: list[tuple[int, int]]) -> Bulk:
-        """The same for many paths at once, level by level."""
-        vocabulary, table = self.vocabulary, _Table(self.automaton)
-        nodes = np.array([node for node, _ in seeds])
-        states = np.array([state for _, state in seeds], np.int32)
-        found: Bulk = []
-        depth = 0
-        while len(states):
-            if depth >= _DEEP and len(states) <= _FEW_PATHS:
-                return [*found, *self._walk_chains(nodes.tolist(), states.tolist())]
-            depth += 1
-            first = vocabulary.child_start[nodes]
-            widths = vocabulary.child_end[nodes] - first
-            nodes = np.repeat(first - (np.cumsum(widths) - widths), widths)
-            nodes += np.arange(len(nodes))
-            rows = np.repeat(table.rows(states), widths)
-            states = table.follow(rows, vocabulary.trie_byte[nodes])
-            live = np.flatnonzero(states >= 0)
-            nodes, states = nodes[live], states[live]
-            tokens = vocabulary.trie_token[nodes]
-            ends = np.flatnonzero(tokens >= 0)
-            if len(ends):
-                found.append((tokens[ends], states[ends]))
-        return found
-
-    def _walk_chains(self, nodes: list[int], states: list[int]) -> Bulk:
-        """The same for the ends of long tokens, where a trie hardly branches."""
-        vocabulary, automaton = self.vocabulary, self.automaton
-        first_child, last_child = vocabulary.first_child, vocabulary.last_child
-        seeds = list(zip(nodes, states, strict=True))
-        tokens: Tokens = []
-        ends: list[int] = []
-        while seeds:
-            node, state = seeds.pop()
-            for child in range(first_child[node], last_child[node]):
-                target = automaton.step(state, vocabulary.node_bytes[child : child + 1])
-                if target >= 0:
-                    seeds.append((child, target))
-                    token = vocabulary.node_token[child]
-                    if token >= 0:
-                        tokens.append(token)
-                        ends.append(target)
-        return [(np.array(tokens, np.int64), np.array(ends, np.int32))] if tokens else []
+        unknown = array("i", [-1]) * (len(self.automaton) - len(self._first))
+        self._first.extend(unknown)
+        self._last.extend(unknown)
 
     def _add_sets(self, edges: dict[int, int], found: dict[int, Tokens], bulk: Bulk) -> None:
         """Turn what a walk found into edges: next state → token set."""
@@ -296,14 +214,13 @@ class TokenAutomaton:
     def _string_edges(self, place: InString, known: InsideTokens, stack: int) -> dict[int, int]:
         """The edges of a state that is one place inside one string."""
         automaton = self.automaton
-        groups: dict[Node, list[int]] = {}
+        groups: dict[int, list[int]] = {}
         for k, (characters, ends_in, _) in enumerate(known.inside):
             target = place.behind(characters, ends_in)
             if not target.is_dead:
-                groups.setdefault(target, []).append(k)
+                groups.setdefault(automaton.place([(target, stack)]), []).append(k)
         edges: dict[int, int] = {}
-        for target, members in groups.items():
-            state = automaton.place([(target, stack)])
+        for state, members in groups.items():
             if automaton.costs[state] < INFINITE:
                 edges[state] = self._group_set(place, known, tuple(members))
         self._add_sets(edges, *self._leave(place, known.leaving, stack))
@@ -322,7 +239,7 @@ class TokenAutomaton:
                 if token >= 0:
                     closing.append(token)
                 seeds.append((trie_node, outside))
-        found, bulk = self._walk(seeds)
+        found, bulk = self._walks.follow(seeds)
         if closing:
             found.setdefault(outside, []).extend(closing)
         return found, bulk
@@ -345,48 +262,3 @@ class TokenAutomaton:
     def _number(self, tokens: IntArray) -> int:
         """The number of a sorted set; ids that spell the same as a member join it."""
         return self.sets.number(self.vocabulary.with_twins(tokens))
-
-
-class _Table:
-    """Where every byte leads, for the states that one walk meets."""
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._automaton = automaton
-        self._row = np.full(64, -1, np.int64)
-        """[states] the row of each, or -1."""
-        self._targets = np.zeros((16, 256), np.int32)
-        self._count = 0
-
-    def rows(self, states: NDArray[np.int32]) -> IntArray:
-        """Return the row of each state."""
-        most = int(states.max()) + 1
-        if most > len(self._row):
-            more = np.full(2 * most - len(self._row), -1, np.int64)
-            self._row = np.concatenate([self._row, more])
-        rows = self._row[states]
-        unknown = states[rows < 0]
-        if len(unknown):
-            is_new = np.zeros(most, np.bool_)
-            is_new[unknown] = True
-            for state in np.flatnonzero(is_new).tolist():
-                self._add(state)
-            rows = self._row[states]
-        return rows
-
-    def follow(self, rows: IntArray, byte: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the next state of each row along each byte, or DEAD."""
-        return self._targets.ravel().take(256 * rows + byte)
-
-    def _add(self, state: int) -> None:
-        if self._count == len(self._targets):
-            self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
-        targets = self._targets[self._count]
-        row = self._automaton.expand(state)
-        if isinstance(row, Wide):
-            row.write_targets(targets)
-        else:
-            targets[:] = DEAD
-            for byte, target in row:
-                targets[byte] = target
-        self._row[state] = self._count
-        self._count += 1

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentdiff.constraint.automaton import DEAD, Automaton
+from agentdiff.constraint.automaton import DEAD
 from agentdiff.constraint.schema import compile_to_nodes
+from agentdiff.constraint.states import Automaton
 from agentdiff.errors import SchemaError
 
 SUITE = Path(__file__).parent / "suite"
@@ -67,7 +68,7 @@ def outcome_of(schema: Any, tests: list[dict[str, Any]], **options: Any) -> Outc
     for test in tests:
         text = json.dumps(test["data"], ensure_ascii=False).encode("utf-8", "surrogatepass")
         state = automaton.step(automaton.start, text)
-        is_taken = state != DEAD and automaton.accepting[state]
+        is_taken = state != DEAD and automaton.may_end(state)
         if is_taken is not test["valid"]:
             (outcome.widened if is_taken else outcome.missed).append(test["data"])
     return outcome

@@ -39,7 +39,7 @@ def test_a_pattern_that_explodes_is_built_only_where_somebody_looks() -> None:
 
 
 def test_too_many_states_are_an_error_that_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentdiff.constraint.automaton.MAX_STATES", 100)
+    monkeypatch.setattr("agentdiff.constraint.states.MAX_STATES", 100)
     grammar = Grammar(nth_last_is_a(13), BYTES)
     text = bytes(np.random.default_rng(0).integers(97, 99, 4000, dtype=np.uint8))
     with pytest.raises(SchemaError, match="100 states"):

@@ -139,7 +139,7 @@ def test_each_open_state_has_a_token_that_brings_it_closer_to_the_end(
         assert cost == 0 or min(costs) <= cost - 1
         if state == DONE:
             break
-        assert (cost == 0) == automaton.automaton.accepting[state]
+        assert (cost == 0) == automaton.automaton.may_end(state)
         # What an edge says is what the bytes say.
         k = int(rng.integers(len(targets)))
         token = int(rng.choice(automaton.sets.members(int(sets[k]))))

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 
-from agentdiff.constraint.automaton import DEAD, END, Automaton, way_out
+from agentdiff.constraint.automaton import DEAD, END, way_out
 from agentdiff.constraint.schema import compile_to_nodes
+from agentdiff.constraint.states import Automaton
 from agentdiff.errors import SchemaError
 
 INT: Any = {"type": "integer"}
@@ -39,7 +40,7 @@ class Language:
     def takes(self, text: str) -> bool:
         automaton = self._automaton
         state = automaton.step(automaton.start, text.encode())
-        return state != DEAD and automaton.accepting[state]
+        return state != DEAD and automaton.may_end(state)
 
     def shortest(self) -> str:
         """The text that is found by always taking the shortest way out."""
