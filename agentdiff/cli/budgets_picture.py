@@ -18,7 +18,7 @@ from agentdiff.cli.picture import joined, printable
 
 if TYPE_CHECKING:
     from agentdiff.length import Bounds, Explanation
-    from agentdiff.length.learned import Outcome
+    from agentdiff.length.learning import Outcome
     from agentdiff.length.lint import Unbounded
     from agentdiff.length.replay import Played
     from agentdiff.messages import Json

@@ -1,4 +1,6 @@
-"""What a budget costs, by backend family. A wrong budget hurts each of them in another way.
+"""What a budget costs, by backend family, and which one costs least.
+
+A wrong budget hurts each of them in another way:
 
 | family | too large | too small | then |
 |---|---|---|---|
@@ -17,10 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agentdiff.errors import ConfigurationError
+from agentdiff.length.histogram import BINS, EDGES, Lengths, Tail
 
 if TYPE_CHECKING:
     from agentdiff.generation import Capabilities
-    from agentdiff.length.histogram import Tail
 
 LARGEST = 8192
 """Tokens beyond which no retry goes."""
@@ -28,6 +30,8 @@ RARE = 1e-5
 """A probability of misses that no longer matters: all that follows costs less than a position."""
 BIG_CANVAS = 128
 """A quantum from which on a block is a canvas of its own."""
+HALF, LIKELY = 0.5, 0.03
+"""Misses that no budget should have, and that it is likely to have."""
 
 Recovery = Literal["extend", "continue", "retry"]
 """What a backend can do for an output that does not fit.
@@ -227,6 +231,56 @@ def cost_of(capabilities: Capabilities) -> CostModel:
     if capabilities.quantum > 1:
         return CanvasCost(capabilities.quantum)
     return CapCost()
+
+
+def cheapest(
+    cost: CostModel, lengths: Lengths, *, least: int, most: int, price: float, prompt: int = 0
+) -> int:
+    """The smallest budget in `least..most` that costs least, a multiple of the quantum.
+
+    What fits rises at the edges of bins only, so those are compared; none that most outputs exceed.
+    A budget costs at least itself and a call for each miss, which rules out nearly all others once
+    a likely one is known.
+
+    Args:
+        cost: The backend's cost model.
+        lengths: Of the output.
+        least: A multiple of the quantum.
+        most: A multiple of the quantum, no less than `least`.
+        price: Positions that a call beyond the first is worth.
+        prompt: Tokens of the prompt.
+    """
+    quantum, offset, tail = cost.quantum, lengths.offset, lengths.tail
+
+    def price_of(budget: int) -> float:
+        positions, calls = cost.expected(budget, tail, prompt=prompt)
+        return positions + price * calls
+
+    likely = offset + EDGES[min(BINS - 1, lengths.exceeded_by(LIKELY))]
+    best = min(most, max(least, rounded_up(likely, quantum)))
+    lowest, budget = price_of(best), 0
+    start = lengths.exceeded_by(HALF)
+    if quantum == 1:  # Where nothing is rounded, calls alone rule out all before a bin.
+        start = max(start, lengths.exceeded_by((lowest - least) / price))
+    for edge in EDGES[start:]:
+        before = budget
+        budget = rounded_up(offset + edge, quantum)
+        budget = least if budget < least else most if budget > most else budget
+        if budget == before:
+            continue
+        if budget > lowest:
+            break
+        if budget == best or budget + price * tail(budget) > lowest:
+            continue
+        found = price_of(budget)
+        if found < lowest or (found == lowest and budget < best):
+            best, lowest = budget, found
+    return best
+
+
+def rounded_up(tokens: int, quantum: int) -> int:
+    """The next multiple of the quantum."""
+    return -(-tokens // quantum) * quantum
 
 
 def _check(quantum: int) -> None:

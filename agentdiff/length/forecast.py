@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import add, mul
 
-from agentdiff.length.histogram import BINS, Leaning, Share
+from agentdiff.length.histogram import BINS, Distribution, Mass, Share
 from agentdiff.length.moment import FEATURES
 from agentdiff.length.solving import solver, taker
 
@@ -65,17 +65,17 @@ def errors_of(share: Share, forecast: int) -> Share:
     return [(error_of(place, forecast), weight) for place, weight in share]
 
 
-def around(forecast: int, errors: Leaning) -> Leaning:
+def around(forecast: int, errors: Mass) -> Mass:
     """What errors so far say about a new forecast."""
     shift = forecast - MIDDLE
-    mass = {error + shift: weight for error, weight in errors.mass.items()}
+    mass = {error + shift: weight for error, weight in errors.items()}
     if not _ALL.issuperset(mass):
         for place in [place for place in mass if place not in _ALL]:
             end = 0 if place < 0 else BINS - 1
             mass[end] = mass.get(end, 0.0) + mass.pop(place)
-    return Leaning(errors.kept, errors.scale, mass)
+    return mass
 
 
-def center(distribution: Sequence[float]) -> float:
-    """The mean bin of a distribution over all bins."""
-    return sum(map(mul, distribution, _PLACES)) / sum(distribution)
+def center(distribution: Distribution, whole: float) -> float:
+    """The mean bin of a distribution over all bins that sums to `whole`."""
+    return sum(map(mul, distribution, _PLACES)) / whole

@@ -17,7 +17,9 @@ from typing import NamedTuple
 Tail = Callable[[int], float]
 """The probability that an output is longer than so many tokens."""
 Distribution = Sequence[float]
-"""The probability of each bin."""
+"""How probable each bin is, up to a factor."""
+Mass = Mapping[int, float]
+"""The weight of each bin that has any."""
 Share = Iterable[tuple[int, float]]
 """An observation spread over bins, as (bin, weight); the weights sum to 1."""
 
@@ -70,19 +72,29 @@ class Node:
     floor: int = 0
     """The budget that the newest output did not fit; 0 once one fits. Nothing smaller is tried."""
     newest: int = -1
-    """The bin of the newest output whose length is known."""
+    """The bin of the newest output that had room left."""
 
     @property
     def weight(self) -> float:
         """Observations, older ones counting less."""
         return self.total / self.unit
 
-    def add(self, place: int) -> None:
-        """Take in an output whose bin is known."""
+    def leaning(self, worth: float) -> tuple[float, float]:
+        """How it leans on what is above it, as if that were `worth` observations.
+
+        What is kept of that, and the probability that a unit of `mass` then is.
+        """
+        lent = worth * self.unit
+        whole = self.total + lent
+        return lent / whole, 1 / whole
+
+    def add(self, place: int, *, had_room: bool) -> None:
+        """Take in an output whose bin is known, and whether it ended well before its budget."""
         reach = LATER_REACH if self.seen >= SURE else _reach(self.seen)
         # What repeats itself is exact.
         self.add_share(_triangle(place, 0 if place == self.newest else reach))
-        self.newest = place
+        if had_room:
+            self.newest = place
 
     def add_share(self, share: Share) -> None:
         """Take in an output of which only a distribution is known."""
@@ -98,79 +110,70 @@ class Node:
             self.unit = 1.0
 
 
-class Leaning(NamedTuple):
-    """A node's distribution as its difference from the one above: `kept` of that, and its own."""
+class Lengths(NamedTuple):
+    """How long whole outputs are."""
 
-    kept: float
-    scale: float
-    """Probability that a unit of `mass` is."""
-    mass: Mapping[int, float]
+    sums: Sequence[float]
+    """Of none of the bins, of the last one, of the last two, and so on; the last sum is of all."""
+    offset: int
+    """Tokens to be added to a bin's edge."""
+
+    @property
+    def tail(self) -> Tail:
+        """The probability of more than so many tokens."""
+        sums, offset = self
+        whole = sums[-1]
+
+        def tail(tokens: int) -> float:
+            return sums[BINS - bisect_right(EDGES, tokens - offset)] / whole
+
+        return tail
+
+    def exceeded_by(self, level: float) -> int:
+        """The first bin that no more than a share `level` of outputs, below 1, is longer than."""
+        return BINS - bisect_right(self.sums, level * self.sums[-1])
+
+    def quantile(self, level: float) -> int:
+        """The tokens that a share `level` of outputs does not exceed, to the width of a bin."""
+        return self.offset + EDGES[min(BINS - 1, self.exceeded_by(1 - level))]
+
+    def after(self, tokens: int) -> Lengths:
+        """How much is still to come where so many tokens were not enough."""
+        longer = BINS - bisect_right(EDGES, tokens - self.offset)
+        return Lengths(self.sums[: max(1, longer) + 1], self.offset - tokens)
 
 
-def leaning(node: Node, *, worth: float) -> Leaning:
-    """The node, leaning on what is above it as if that were `worth` observations."""
-    lent = worth * node.unit
-    whole = node.total + lent
-    return Leaning(lent / whole, 1 / whole, node.mass)
+def lengths_of(distribution: Distribution, *, offset: int) -> Lengths:
+    """Whole lengths, from the distribution of their excess over `offset`."""
+    return Lengths(list(accumulate(reversed(distribution), initial=0.0)), offset)
 
 
-def shrunk(above: Distribution, chain: Sequence[tuple[Node, float]]) -> Distribution:
+def shrunk(
+    above: Distribution, chain: Sequence[tuple[Node | None, float]], *, least: float
+) -> Distribution:
     """The distribution of the last of a chain, each leaning on the one before by so much worth.
 
-    Most nodes have few bins with mass, so only `above` is walked whole, and once.
+    What is left for a node's ancestors once that is no more than `least` goes to `above`.
     """
-    share, own = 1.0, list[tuple[float, Mapping[int, float]]]()
+    share, own = 1.0, list[tuple[float, Mass]]()
     for node, worth in reversed(chain):
-        lent = worth * node.unit
-        share /= node.total + lent
-        own.append((share, node.mass))
-        share *= lent
+        if node is not None:
+            kept, scale = node.leaning(worth)
+            own.append((share * scale, node.mass))
+            share *= kept
+            if share <= least:
+                break
     return added(above, share, own)
 
 
-def added(
-    base: Distribution, share: float, others: Iterable[tuple[float, Mapping[int, float]]]
-) -> Distribution:
-    """`share` of `base`, and to it of each other mass its multiple.
-
-    Neighbours that have seen the same (a tool's node and its only model's) are walked as one.
-    """
-    mixed = [share * probability for probability in base]
-    walks: list[tuple[float, Mapping[int, float]]] = []
+def added(base: Distribution, share: float, others: Iterable[tuple[float, Mass]]) -> Distribution:
+    """`share` of `base`, and to it of each other mass its multiple; all of it over `share`."""
+    mixed = list(base)
     for scale, mass in others:
-        if walks and mass == walks[-1][1]:
-            scale += walks.pop()[0]
-        walks.append((scale, mass))
-    for scale, mass in walks:
+        scale /= share
         for place, weight in mass.items():
             mixed[place] += scale * weight
     return mixed
-
-
-def longest_first(distribution: Distribution) -> list[float]:
-    """The sums of none of the bins, of the last one, of the last two, and so on."""
-    return list(accumulate(reversed(distribution), initial=0.0))
-
-
-def tail_of(sums: Sequence[float], *, offset: int) -> Tail:
-    """The tail of whole lengths, from the `longest_first` of their excess over `offset`."""
-    whole = sums[-1]
-
-    def tail(tokens: int) -> float:
-        return sums[BINS - bisect_right(EDGES, tokens - offset)] / whole
-
-    return tail
-
-
-def exceeded_by(sums: Sequence[float], level: float) -> int:
-    """The first bin that no more than a share `level` of outputs, below 1, is longer than."""
-    return BINS - bisect_right(sums, level * sums[-1])
-
-
-def quantile(distribution: Distribution, level: float) -> int:
-    """The excess that a share `level` of outputs does not exceed, to the width of a bin."""
-    fits = list(accumulate(distribution))
-    return EDGES[min(BINS - 1, bisect_left(fits, level * fits[-1]))]
 
 
 def _reach(seen: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agentdiff.length.context import Key, StepContext
 from agentdiff.length.histogram import EDGES
 
-FEATURES = 10
+FEATURES = 7
 """How many numbers `features_of` gives."""
 _HASHED = "episode:"
 
@@ -18,7 +18,6 @@ _HASHED = "episode:"
 class Episode:
     """What one episode has written so far, in tokens."""
 
-    newest: int | None = None
     longest: int = 0
     tool: str | None = None
     """The newest step's tool, or its kind."""
@@ -31,43 +30,34 @@ def buckets_of(context: StepContext, episode: Episode | None) -> dict[str, Key]:
 
     Numbers are told apart by their magnitude only.
     """
-    newest_input = _octave(context.last_tokens)
     seen: dict[str, Key] = {}
-    if newest_input is not None or episode is not None:
-        seen["input"] = (newest_input, episode.tool if episode else None)
-    if context.prompt_tokens is not None:
-        seen["prompt"] = (_half_octave(context.prompt_tokens),)
     if episode is not None:
-        seen["newest"] = (_octave(episode.newest),)
-        seen["longest"] = (_half_octave(episode.longest),)
-        own = episode.by_step.get(step_name(context))
-        if own is not None:
-            seen["repeat"] = (_octave(own), newest_input)
+        seen["input"] = (_octave(context.last_tokens), episode.tool)
+        seen["longest"] = (int(2 * math.log2(episode.longest + 1)),)
+    elif context.last_tokens is not None:
+        seen["input"] = (_octave(context.last_tokens), None)
     return seen
 
 
 def features_of(context: StepContext, episode: Episode | None, *, usual: float) -> list[float]:
     """What a trend looks at: logarithms, those of the episode against the usual length.
 
-    `usual` is the mean bin of the excess by the path alone. All are near zero where nothing is
-    known.
+    `usual` is the mean bin of the excess by the path alone. All but the first are near zero where
+    nothing is known.
     """
-    own = episode.by_step.get(step_name(context)) if episode else None
-    length = math.log2(1 + context.schema_min + EDGES[int(usual)])
-
-    def against(tokens: int | None) -> float:
-        return 0.0 if tokens is None else (math.log2(1 + tokens) - length) / 2
-
+    longest = own = 0.0
+    if episode is not None:
+        length = math.log2(1 + context.schema_min + EDGES[int(usual)])
+        longest = (math.log2(1 + episode.longest) - length) / 2
+        if (newest := episode.by_step.get(step_name(context))) is not None:
+            own = (math.log2(1 + newest) - length) / 2
     return [
         1.0,
-        usual / 20 - 2,
         math.log2(1 + (context.last_tokens or 0)) / 2 - 3,
         math.log2(1 + (context.prompt_tokens or 0)) / 2 - 5,
         math.log2(1 + context.schema_min) / 2 - 1.5,
-        against(episode.newest) if episode else 0.0,
-        against(episode.longest) if episode else 0.0,
-        against(own),
-        float(own is not None),
+        longest,
+        own,
         float(episode is not None),
     ]
 
@@ -102,7 +92,3 @@ def step_name(context: StepContext) -> str:
 
 def _octave(tokens: int | None) -> int | None:
     return None if tokens is None else int(math.log2(tokens + 1))
-
-
-def _half_octave(tokens: int) -> int:
-    return int(2 * math.log2(tokens + 1))

@@ -12,17 +12,16 @@ from __future__ import annotations
 import math
 import os
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import Budget
 from agentdiff.length.context import Key, StepContext
-from agentdiff.length.cost import LARGEST, CostModel
-from agentdiff.length.histogram import BINS, EDGES, Tail, exceeded_by, quantile
-from agentdiff.length.learned import Learned, Outcome, View
+from agentdiff.length.cost import LARGEST, CostModel, cheapest, rounded_up
+from agentdiff.length.learned import Learned, View
+from agentdiff.length.learning import Outcome, learn
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import adopt, from_json, merge, to_json
 from agentdiff.length.store import Store
@@ -32,8 +31,6 @@ ROOM = 4
 """A ceiling is this many times the target. It costs nothing where decoding stops early."""
 LEAST_CEILING = 256
 """Tokens that a ceiling leaves at least: a rare long output is better extended than cut."""
-HALF, LIKELY = 0.5, 0.03
-"""Misses that no budget should have, and that it is likely to have."""
 EXPLORE_EVERY, EXPLORE = 50, 1.5
 """Where lengths are known only from below, so often so much more is allowed, to see what happens."""
 LAST_RESORT = 0.99
@@ -126,27 +123,21 @@ class LengthPredictor:
             view = self._view(learned, context)
             price = math.exp(learned.log_price(context, view))
         _, most = self._range(context, quantum)
-        floor = min(most, _up(max(used, budget.target) + 1, quantum))
-        tail = view.tail
+        floor = min(most, rounded_up(max(used, budget.target) + 1, quantum))
         if cost.recovery == "retry":
-            enough = context.schema_min + quantile(view.blend, LAST_RESORT)
-            target = min(most, _up(max(2 * budget.target, enough), quantum))
+            enough = view.lengths.quantile(LAST_RESORT)
+            target = min(most, rounded_up(max(2 * budget.target, enough), quantum))
         else:
             known = max(used, budget.target)
-            cut = max(tail(known), 1e-9)
-            target = known + _cheapest(
+            target = known + cheapest(
                 cost,
-                lambda more: tail(known + more) / cut,
-                offset=0,
-                first=lambda level: bisect_left(
-                    EDGES, -level * cut, key=lambda edge: -tail(known + edge)
-                ),
+                view.lengths.after(known),
                 least=max(quantum, floor - known),
                 most=max(quantum, most - known),
                 price=price,
                 prompt=context.prompt_tokens or 0,
             )
-            target = min(most, _up(target, quantum))
+            target = min(most, rounded_up(target, quantum))
         target = max(target, floor)
         ceiling = max(target, budget.ceiling, self._roomy(target, most, quantum))
         return Budget(
@@ -166,8 +157,8 @@ class LengthPredictor:
             raise ConfigurationError(f"`used` must not be negative, got {used!r}")
         outcome = Outcome(context=context, target=budget.target, used=used, truncated=truncated)
         with self._lock:
-            view = self._seen[1] if self._seen and self._seen[0] == context else None
-            self._seen = None
+            seen, self._seen = self._seen, None
+            view = seen[1] if seen and (seen[0] is context or seen[0] == context) else None
             if self._store is not None:
                 at = self._learned
                 try:
@@ -178,7 +169,7 @@ class LengthPredictor:
                     self._learned = self._store.learned
                     return
                 view = view if self._learned is at else None
-            self._learned.learn(outcome, target_miss=self._target_miss, view=view)
+            learn(self._learned, outcome, target_miss=self._target_miss, view=view)
 
     def explain(self, context: StepContext, cost: CostModel) -> Explanation:
         """The budget that `predict` gives, and where it comes from."""
@@ -189,13 +180,12 @@ class LengthPredictor:
             price = math.exp(learned.log_price(context, view))
         names = ("kind", "size of the schema", "agent", "tool", "model")
         counts = (learned.nodes.get(key) for key in view.path)
-        least = context.schema_min
         return Explanation(
             budget=budget,
-            median=least + quantile(view.blend, 0.5),
-            p97=least + quantile(view.blend, 0.97),
+            median=view.lengths.quantile(0.5),
+            p97=view.lengths.quantile(0.97),
             price=price,
-            miss=view.tail(budget.target),
+            miss=view.lengths.tail(budget.target),
             levels=[
                 (name, node.seen if node else 0) for name, node in zip(names, counts, strict=True)
             ],
@@ -305,76 +295,29 @@ class LengthPredictor:
         quantum = cost.quantum
         least, most = self._range(context, quantum)
         leaf = learned.nodes.get(view.path[-1])
-        floor = min(most, _up(leaf.floor, quantum)) if leaf else 0
-        target = _cheapest(
+        floor = min(most, rounded_up(leaf.floor, quantum)) if leaf else 0
+        target = cheapest(
             cost,
-            view.tail,
-            offset=context.schema_min,
-            first=lambda level: exceeded_by(view.sums, level),
+            view.lengths,
             least=max(least, floor),
             most=most,
             price=math.exp(learned.log_price(context, view)),
             prompt=context.prompt_tokens or 0,
         )
         if leaf and leaf.cut and leaf.seen % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            target = min(most, _up(math.ceil(EXPLORE * target), quantum))
+            target = min(most, rounded_up(math.ceil(EXPLORE * target), quantum))
         ceiling = self._roomy(target, most, quantum)
         return Budget(target=target, ceiling=ceiling, source=_source(context, learned, view))
 
     def _roomy(self, target: int, most: int, quantum: int) -> int:
-        return min(most, _up(max(ROOM * target, LEAST_CEILING), quantum))
+        return min(most, rounded_up(max(ROOM * target, LEAST_CEILING), quantum))
 
     def _range(self, context: StepContext, quantum: int) -> tuple[int, int]:
-        least = _up(max(1, context.schema_min), quantum)
+        least = rounded_up(max(1, context.schema_min), quantum)
         most = self._ceiling // quantum * quantum
         if context.schema_max is not None:
-            most = min(most, _up(context.schema_max, quantum))
+            most = min(most, rounded_up(context.schema_max, quantum))
         return least, max(least, most)
-
-
-def _cheapest(
-    cost: CostModel,
-    tail: Tail,
-    *,
-    offset: int,
-    first: Callable[[float], int],
-    least: int,
-    most: int,
-    price: float,
-    prompt: int,
-) -> int:
-    """The smallest budget in `least..most` that costs least, a multiple of the quantum.
-
-    What fits rises at the edges of bins only, so those are compared; none that most outputs exceed.
-    A budget costs at least itself and a call for each miss, which rules out nearly all others once
-    a likely one is known. `first` tells the first bin, the `offset` added, whose edge no more than
-    such a share of outputs exceeds.
-    """
-    quantum = cost.quantum
-
-    def price_of(budget: int) -> float:
-        positions, calls = cost.expected(budget, tail, prompt=prompt)
-        return positions + price * calls
-
-    best = min(most, max(least, _up(offset + EDGES[min(BINS - 1, first(LIKELY))], quantum)))
-    lowest, budget = price_of(best), 0
-    start = first(HALF)
-    if quantum == 1:  # Where nothing is rounded, calls alone rule out all before a bin.
-        start = max(start, first((lowest - least) / price))
-    for edge in EDGES[start:]:
-        before = budget
-        budget = -(-(offset + edge) // quantum) * quantum
-        budget = least if budget < least else most if budget > most else budget
-        if budget == before:
-            continue
-        if budget > lowest:
-            break
-        if budget == best or budget + price * tail(budget) > lowest:
-            continue
-        found = price_of(budget)
-        if found < lowest or (found == lowest and budget < best):
-            best, lowest = budget, found
-    return best
 
 
 def _source(context: StepContext, learned: Learned, view: View) -> str:
@@ -399,7 +342,3 @@ def _loaded(path: str | Path) -> Learned:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise StoreError(f"learned lengths cannot be read from {str(path)!r}: {reason}") from error
     return from_json(text, where=repr(str(path)), prior=shipped_prior())
-
-
-def _up(tokens: int, quantum: int) -> int:
-    return -(-tokens // quantum) * quantum

@@ -23,7 +23,8 @@ from agentdiff.length.control import (
 )
 from agentdiff.length.forecast import PRODUCTS, Trend
 from agentdiff.length.histogram import BINS, EDGES, FULL, Node, bin_of
-from agentdiff.length.learned import INPUTS, Learned
+from agentdiff.length.learned import Learned
+from agentdiff.length.learning import INPUTS
 from agentdiff.length.moment import FEATURES, Episode
 from agentdiff.length.prior import Prior
 
@@ -61,7 +62,6 @@ class _SqueezeFile(_Strict):
 
 
 class _EpisodeFile(_Strict):
-    newest: int | None = Field(ge=0)
     longest: int = Field(ge=0)
     tool: str | None
     by_step: dict[str, int]
@@ -85,7 +85,7 @@ class RestFile(_Strict):
 
 
 class _LearnedFile(_Strict):
-    format: Literal["agentdiff-lengths-2"] = "agentdiff-lengths-2"
+    format: Literal["agentdiff-lengths-3"] = "agentdiff-lengths-3"
     bins: int = Field(default=BINS, ge=BINS, le=BINS)
     rest: RestFile
     nodes: dict[str, _NodeFile]

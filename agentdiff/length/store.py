@@ -25,13 +25,14 @@ from agentdiff.errors import ConfigurationError, StoreError
 from agentdiff.generation import StepKind
 from agentdiff.length.context import StepContext
 from agentdiff.length.histogram import BINS, Node
-from agentdiff.length.learned import Learned, Outcome, View
+from agentdiff.length.learned import Learned, View
+from agentdiff.length.learning import Outcome, learn
 from agentdiff.length.moment import episode_key
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import RestFile, key_from_text, key_to_text, put_rest, rest_of
 
-VERSION = 2
-"""Layout of the tables (`PRAGMA user_version`)."""
+VERSION = 3
+"""Of what is kept and what it means (`PRAGMA user_version`). An older file is begun anew."""
 APPLICATION = 0x61646C31
 """Marks the file as ours (`PRAGMA application_id`)."""
 PATIENCE_S = 5.0
@@ -91,7 +92,7 @@ class Store:
             return self.learned
 
     def add(self, outcome: Outcome, *, target_miss: float, view: View | None = None) -> None:
-        """Learn from an outcome; `view` as for `Learned.learn`, of the state `sync` returned."""
+        """Learn from an outcome; `view` as for `learn`, of the state `sync` returned."""
         with self._lock, self._saying_what_failed():
             with self._transaction("IMMEDIATE") as connection:
                 if _pragma(connection, "data_version") != self._news:
@@ -102,7 +103,7 @@ class Store:
                 connection.execute(_ADD, _row(self._at + 1, outcome, target_miss))
             # Only what is written is learned, so that a failure leaves no outcome counted twice.
             self._at += 1
-            self.learned.learn(outcome, target_miss=target_miss, view=view)
+            learn(self.learned, outcome, target_miss=target_miss, view=view)
 
     def outcomes(self) -> list[Outcome]:
         """The newest outcomes, oldest first. Episodes bear other names than they had."""
@@ -143,7 +144,7 @@ class Store:
         rows = connection.execute("SELECT * FROM outcomes WHERE id > ? ORDER BY id", (self._at,))
         for row in cast("Iterator[tuple[Any, ...]]", rows):
             outcome, target_miss = _outcome(row)
-            self.learned.learn(outcome, target_miss=target_miss)
+            learn(self.learned, outcome, target_miss=target_miss)
             self._at = row[0]
         self._folded = folded
         self._news = news
@@ -241,18 +242,19 @@ def write_ahead(connection: sqlite3.Connection, *, patience_s: float) -> None:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables in a new file; refuse a file that is not ours."""
-    application, version = (
-        _pragma(connection, "application_id"),
-        _pragma(connection, "user_version"),
-    )
+    """Make the tables in a new file, and anew in an older one; refuse a file that is not ours."""
+    application = _pragma(connection, "application_id")
+    version = _pragma(connection, "user_version")
     if application == APPLICATION:
-        if version != VERSION:
+        if version == VERSION:
+            return
+        if version > VERSION:
             raise sqlite3.DatabaseError(
                 f"its layout is version {version} and this agentdiff knows {VERSION}"
             )
-        return
-    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] or application:
+        for table in ("nodes", "rest", "outcomes"):
+            connection.execute(f"DROP TABLE {table}")
+    elif connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] or application:
         raise sqlite3.DatabaseError("it is a database of another program")
     for statement in filter(str.strip, _TABLES.split(";")):
         connection.execute(statement)

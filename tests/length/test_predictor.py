@@ -14,7 +14,7 @@ from agentdiff.length import (
     LengthPredictor,
     StepContext,
 )
-from agentdiff.length.learned import Squeeze
+from agentdiff.length.control import Squeeze
 from tests.length.outcomes import contexts, costs, heavy_tailed, outcomes, play, probe
 
 NOTE = StepContext("helper", "arguments", "add_note", "small", schema_min=4)
@@ -149,6 +149,15 @@ def test_outputs_that_are_squeezed_into_their_budget_are_noticed(monkeypatch):
     assert late_misses(LengthPredictor(target_miss=0.03), tell="nothing") < 0.12
     monkeypatch.setattr(Squeeze, "is_suspected", False)
     assert late_misses(LengthPredictor(target_miss=0.03), tell="nothing") > 0.2
+
+
+@pytest.mark.parametrize("cost", [CapCost(), CanvasCost(8)])
+@pytest.mark.parametrize("length", [12, 63, 500])
+def test_a_length_that_stays_where_it_was_with_more_room_is_no_squeeze(cost, length):
+    predictor = LengthPredictor()
+    play(predictor, [(NOTE, length, False)] * 400, cost)
+    assert up(length, cost.quantum) <= predictor.predict(NOTE, cost).target <= 1.08 * length + 8
+    assert not any(node.cut for node in predictor._learned.nodes.values())
 
 
 def test_where_lengths_are_known_only_from_below_a_little_more_is_tried_now_and_then():

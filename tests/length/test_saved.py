@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from agentdiff.length import CanvasCost, LengthPredictor, StepContext
 from agentdiff.length.histogram import Node
-from agentdiff.length.learned import INPUTS, Learned, Outcome
+from agentdiff.length.learned import Learned
+from agentdiff.length.learning import INPUTS, Outcome, learn
 from agentdiff.length.prior import shipped_prior
 from agentdiff.length.saved import from_json, merge, to_json
 from tests.length.outcomes import heavy_tailed, outcomes, play
@@ -17,7 +18,7 @@ def learned(history):
     state = Learned(shipped_prior())
     for context, used, truncated in history:
         outcome = Outcome(context=context, target=64, used=used, truncated=truncated)
-        state.learn(outcome, target_miss=0.03)
+        learn(state, outcome, target_miss=0.03)
     return state
 
 
@@ -57,7 +58,7 @@ def test_a_merged_node_weighs_as_much_as_one_that_saw_everything(one, other):
     nodes = [Node(), Node(), Node()]
     for node, count in zip(nodes, (one, other, one + other), strict=True):
         for _ in range(count):
-            node.add(5)
+            node.add(5, had_room=True)
     states = [learned([]) for _ in nodes]
     for state, node in zip(states, nodes, strict=True):
         state.nodes["answer",] = node

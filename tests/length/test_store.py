@@ -175,6 +175,16 @@ def outdate(path):
     newer.close()
 
 
+def test_an_older_store_is_begun_anew(path, store_at):
+    """What it has learned meant something else, and is learned again in a few dozen steps."""
+    alter(path, "PRAGMA user_version = 2")
+    predictor = LengthPredictor(store_at(path))
+    assert probe(predictor, HISTORY) == probe(LengthPredictor(), HISTORY)
+    play(predictor, HISTORY)
+    assert LengthPredictor(store_at(path)).keys() == {("route", "helper", None, "small"): 3}
+    assert predictor.problems == ()
+
+
 def spoil_a_row(path):
     alter(path, "UPDATE outcomes SET kind = 'thinking'")
 
@@ -203,7 +213,7 @@ def be_a_folder(path):
 DAMAGE = [
     (spoil, "file is not a database; delete or move the file"),
     (hold, "it is a database of another program"),
-    (outdate, "its layout is version 99 and this agentdiff knows 2"),
+    (outdate, "its layout is version 99 and this agentdiff knows 3"),
     (spoil_a_row, "a row is broken; delete or move the file"),
     (spoil_a_node, "a row is broken; delete or move the file"),
     (spoil_the_rest, "a row is broken; delete or move the file"),
