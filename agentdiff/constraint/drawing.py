@@ -8,18 +8,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from agentdiff.constraint.arithmetic import SMALLEST, FloatArray, Rows, compiled, exp
 from agentdiff.constraint.draws import CUTS
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
-    SMALLEST,
-    FloatArray,
-    Rows,
     Table,
     at,
-    compiled,
-    exp,
     groups_of,
     ids_of,
+    links_of,
     name_of,
 )
 
@@ -32,19 +29,20 @@ def draw_of_set(
 
     Of a group, what was drawn from it. whole: the log-sum of the set's scores.
     """
-    row, ids, groups = table.rows[r], ids_of(terms, k), groups_of(terms, k)
-    is_inverted = terms.inverted[k]
+    row, groups = table.rows[r], groups_of(terms, k)
     total = 0.0
     column = -1
-    j = 0
-    for n in range(len(row) if is_inverted else len(ids)):
-        if is_inverted and j < len(ids) and ids[j] == n:
-            j += 1
-            continue
-        column = n if is_inverted else ids[n]
-        total += exp(max(at(row, column, cool) - whole, SMALLEST))
-        if total > number:
-            return name_of(table, column), at(row, column, 1.0)
+    for link in links_of(terms, k):
+        ids, is_inverted = ids_of(terms, link), terms.inverted[link]
+        j = 0
+        for n in range(len(row) if is_inverted else len(ids)):
+            if is_inverted and j < len(ids) and ids[j] == n:
+                j += 1
+                continue
+            column = n if is_inverted else ids[n]
+            total += exp(max(at(row, column, cool) - whole, SMALLEST))
+            if total > number:
+                return name_of(table, column), at(row, column, 1.0)
     for n in range(len(groups)):
         g = ~groups[n]
         total += exp(max(table.cooled[r, g] - whole, SMALLEST))
@@ -93,22 +91,22 @@ def draw_of_nucleus(
         total = 0.0
         for e in range(len(set_of)):
             least = whole + cut - ahead[e]
-            ids = ids_of(sets, set_of[e])
-            is_inverted = sets.inverted[set_of[e]]
-            j = 0
-            for n in range(len(row) if is_inverted else len(ids)):
-                token = n
-                if not is_inverted:
-                    token = ids[n]
-                elif j < len(ids) and ids[j] == n:
-                    j += 1
-                    continue
-                score = at(row, token, cool)
-                if score >= least:
-                    tokens[count], edges[count] = token, e
-                    shares[count] = exp(max(score + ahead[e] - whole, SMALLEST))
-                    total += shares[count]
-                    count += 1
+            for link in links_of(sets, set_of[e]):
+                ids, is_inverted = ids_of(sets, link), sets.inverted[link]
+                j = 0
+                for n in range(len(row) if is_inverted else len(ids)):
+                    token = n
+                    if not is_inverted:
+                        token = ids[n]
+                    elif j < len(ids) and ids[j] == n:
+                        j += 1
+                        continue
+                    score = at(row, token, cool)
+                    if score >= least:
+                        tokens[count], edges[count] = token, e
+                        shares[count] = exp(max(score + ahead[e] - whole, SMALLEST))
+                        total += shares[count]
+                        count += 1
         if total >= top_p:
             break
     order = np.argsort(-shares[:count], kind="mergesort")

@@ -15,19 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agentdiff.constraint.arithmetic import FloatArray, compiled, relate
 from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
-    FloatArray,
     Scratch,
     Table,
-    add_groups,
-    compiled,
+    add_needed,
     find_lines,
+    holds,
     ids_of,
     is_written,
-    relate,
     weigh,
 )
 from agentdiff.constraint.tokens import Graph
@@ -39,6 +38,9 @@ UNKNOWN = -2
 """Edges of some states are not known, or there is no room; see to it and go on."""
 NOT_A_NUMBER = -3
 """A status from 0 on is the position where all ways ended."""
+
+_MANY = 4096
+"""Where a set is written by more ids, most of a row is read."""
 
 
 class Nodes(NamedTuple):
@@ -110,6 +112,7 @@ def explore(
     """
     length = len(pins)
     first = scratch.first
+    needed = np.empty(len(terms.start), np.int64)
     for i in range(begin, length):
         low, high = first[i], first[i + 1]
         if high - low == 1 and nodes.state[low] == DONE:
@@ -128,47 +131,42 @@ def explore(
             return UNKNOWN, i, first_loss, missing
 
         pin = pins[i]
+        stamp, total = scratch.stamp[i], scratch.total[i]
+        count = 0
         has_lines = False
-        if pin < 0:
-            # Reading the row in order first makes reading it here and there quick.
-            for n in range(low, high):
-                q = nodes.state[n]
-                for e in range(graph.first[q], graph.last[q]):
-                    if terms.inverted[graph.set[e]] and not has_lines:
-                        has_lines = True
-                        find_lines(table.bits[table.row_of[i]], mask, scratch.lines)
+        for n in range(low, high):
+            q = nodes.state[n]
+            for e in range(graph.first[q], graph.last[q]):
+                k: Any = np.uint32(graph.set[e])  # without a sign there is no test for one
+                if stamp[k] == 0:
+                    count = add_needed(terms, k, stamp, needed, count)
+                    has_lines |= bool(terms.inverted[k]) or terms.written[k] > _MANY
+        if pin >= 0:
+            for k in needed[:count]:
+                is_in = is_written(ids_of(sets, k), pin) != sets.inverted[k]
+                if sets.base[k] >= 0:  # a call takes longer than most sets
+                    is_in = holds(sets, k, pin)
+                scratch.total[i, k] = 0.0 if is_in else NEVER
+                scratch.best[i, k] = scratch.total[i, k]
+                scratch.plain[i, k] = scratch.total[i, k]
+                scratch.token[i, k] = pin
+        elif count:
+            if has_lines:
+                # Reading the row in order first makes reading it here and there quick.
+                find_lines(table.bits[table.row_of[i]], mask, scratch.lines)
+            if not weigh(table, mask, terms, cool, scratch, i, needed[:count]):
+                return NOT_A_NUMBER, i, first_loss, 0
         way_at = np.empty(room)
         way_to = np.empty(room, np.int32)
         state = np.empty(room, np.int32)
         highest = np.empty(room)
         ways = 0
         count = 0
-        stamp, total = scratch.stamp[i], scratch.total[i]
         for n in range(low, high):
             q = nodes.state[n]
             before = nodes.forward[n]
             for e in range(graph.first[q], graph.last[q]):
-                k: Any = np.uint32(graph.set[e])  # without a sign there is no test for one
-                if stamp[k] == 0:
-                    stamp[k] = 1
-                    if pin >= 0:
-                        holds = is_written(ids_of(sets, k), pin) != sets.inverted[k]
-                        scratch.total[i, k] = 0.0 if holds else NEVER
-                        scratch.best[i, k] = scratch.total[i, k]
-                        scratch.plain[i, k] = scratch.total[i, k]
-                        scratch.token[i, k] = pin
-                    else:
-                        r = table.row_of[i]
-                        ids, is_inverted = ids_of(terms, k), bool(terms.inverted[k])
-                        is_known = weigh(
-                            table.rows[r], table.bits[r], table.names, mask, ids, is_inverted, cool,
-                            scratch, i, k,
-                        )  # fmt: skip
-                        if terms.grouped[k]:
-                            is_known &= add_groups(table, mask, terms, cool, scratch, i, k)
-                        if not is_known:
-                            return NOT_A_NUMBER, i, first_loss, 0
-                weight = total[k]
+                weight = total[np.uint32(graph.set[e])]
                 if weight <= NEVER:
                     continue
                 u = np.uint32(graph.target[e])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from agentdiff.constraint.arithmetic import Bits, Rows
 from agentdiff.constraint.automaton import END, literal
 from agentdiff.constraint.draws import Draw
 from agentdiff.constraint.explore import NOT_A_NUMBER, OK, UNKNOWN, Nodes, explore
@@ -17,7 +18,7 @@ from agentdiff.constraint.lattice import IMPOSSIBLE, MARGIN, NEVER, WIDTHS, Fill
 from agentdiff.constraint.passes import judge, look_ahead, look_back, walk
 from agentdiff.constraint.scores import LINE
 from agentdiff.constraint.step_scores import StepScores, Sums
-from agentdiff.constraint.sums import Bits, Rows, Scratch, Table
+from agentdiff.constraint.sums import Scratch, Table
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
@@ -219,7 +220,7 @@ class _Step:
                 self._dtype,
             )
             new.first[: len(old.first)] = old.first
-            for ours, theirs in zip(new[:5], old[:5], strict=True):
+            for ours, theirs in zip(new[:6], old[:6], strict=True):
                 ours[:rows, :columns] = theirs
             self.scratch = new
 
@@ -231,6 +232,7 @@ def _scratch(length: int, sets: int, states: int, width: int, dtype: Any) -> Scr
         total=np.empty((length, sets)),
         best=np.empty((length, sets)),
         token=np.empty((length, sets), np.int32),
+        link=np.empty((length, sets), np.int32),
         plain=np.empty((length, sets)),
         score=np.zeros(length),
         first=np.zeros(length + 2, np.int64),

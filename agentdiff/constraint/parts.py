@@ -122,6 +122,7 @@ class PartSets:
             self._start.values,
             self._written.values,
             np.zeros(self._start.size, np.bool_),
+            np.full(self._start.size, -1, np.int32),
             self._symbols.values,
             np.zeros(0, np.int32),
             self._grouped.values,

@@ -14,24 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentdiff.constraint.arithmetic import SMALLEST, FloatArray, compiled, exp, sum_of
 from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.drawing import draw_of_edge, draw_of_nucleus, draw_of_set
 from agentdiff.constraint.explore import Nodes
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
 from agentdiff.constraint.sets import SetArrays
 from agentdiff.constraint.sums import (
-    SMALLEST,
-    FloatArray,
     Scratch,
     Table,
     at,
     best_of,
-    compiled,
-    exp,
+    holds,
     ids_of,
     is_written,
+    likeliest,
     name_of,
-    sum_of,
 )
 from agentdiff.constraint.tokens import EOS_SET, Graph
 from agentdiff.constraint.vocabulary import IntArray
@@ -171,9 +169,7 @@ def walk(
                 )
             else:
                 scratch.score[i] = scratch.best[i, k]
-                tokens[i] = scratch.token[i, k]
-                if tokens[i] < 0:
-                    tokens[i] = _best_token(table, mask, terms, k, scratch, i)
+                tokens[i] = likeliest(table, mask, terms, scratch, i, k)
         here = scratch.slot[graph.target[low + chosen]]
         path[i + 1] = nodes.state[here]
         for n in range(first[i + 1], first[i + 2]):
@@ -181,15 +177,10 @@ def walk(
     for i in range(length, len(pins)):
         tokens[i] = pins[i]
         if tokens[i] < 0:
-            tokens[i] = _best_token(table, mask, terms, EOS_SET, scratch, i)
+            ends = ids_of(terms, EOS_SET)
+            row = table.rows[table.row_of[i]]
+            tokens[i] = name_of(table, best_of(row, mask, ends, scratch))
         path[i + 1] = DONE
-
-
-@compiled
-def _best_token(table: Table, mask: int, terms: SetArrays, k: int, scratch: Scratch, i: int) -> int:
-    """The likeliest token of a set of some columns."""
-    row = table.rows[table.row_of[i]]
-    return name_of(table, best_of(row, mask, ids_of(terms, k), scratch))
 
 
 @compiled
@@ -212,7 +203,7 @@ def judge(
     """Write the posterior probability of each token, and whether it has no alternative."""
     first = scratch.first
     eos_ids = ids_of(sets, EOS_SET)
-    holds = np.full(len(sets.start), -1, np.int64)
+    known = np.full(len(sets.start), -1, np.int64)
     for i in range(length):
         if pins[i] >= 0:
             continue
@@ -226,10 +217,12 @@ def judge(
             q = nodes.state[n]
             for e in range(graph.first[q], graph.last[q]):
                 k: Any = np.uint32(graph.set[e])
-                if holds[k] >> 1 != i:
+                if known[k] >> 1 != i:
                     is_in = is_written(ids_of(sets, k), token) != sets.inverted[k]
-                    holds[k] = 2 * i + (1 if is_in else 0)
-                if not holds[k] & 1:
+                    if sets.base[k] >= 0:  # a call takes longer than most sets
+                        is_in = holds(sets, k, token)
+                    known[k] = 2 * i + (1 if is_in else 0)
+                if not known[k] & 1:
                     continue
                 v = scratch.slot[graph.target[e]]
                 if v < 0:
@@ -262,7 +255,8 @@ def judge(
                     is_other = only != -1 and only != k
                     only = np.int64(-2) if is_other else np.int64(k)
             if only >= 0:
-                is_single = sets.written[only] == 1 and not sets.inverted[only]
+                is_single = sets.written[only] == 1 and sets.base[only] < 0
+                is_single &= not sets.inverted[only]
                 forced[i] = is_single or only == EOS_SET
             else:
                 forced[i] = False

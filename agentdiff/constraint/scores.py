@@ -45,7 +45,7 @@ class Scores(Protocol):
         ...
 
     def not_below(self, position: int, number: int, least: float) -> IntArray:
-        """Return the ids of a set that score at least that, sorted."""
+        """Return the ids of a set that score at least that, in the order of the set."""
         ...
 
 
@@ -109,13 +109,14 @@ class RowScores:
 
     def draw_in(self, position: int, number: int, draw: float) -> int:
         """See `Scores.draw_in`."""
-        ids = self._sets.members(number)
+        is_inverted = self._sets.is_inverted(number)
+        ids = self._sets.members(number) if is_inverted else self._sets.in_order(number)
         return int(ids[draw_of(self.at(position, ids), draw)])
 
     def not_below(self, position: int, number: int, least: float) -> IntArray:
         """See `Scores.not_below`."""
         if not self._sets.is_inverted(number):
-            ids = self._sets.written(number).astype(np.int64)
+            ids = self._sets.in_order(number).astype(np.int64)
             return ids[self.at(position, ids) >= least]
         least *= self._temperature
         if least <= FLOOR:

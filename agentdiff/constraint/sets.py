@@ -1,8 +1,9 @@
 """Sets of token ids, by number.
 
-A set is written as its members, or, where it is a large part of the vocabulary, as the ids that are
-not in it. The same set has the same number everywhere in a grammar. Sets that depend on the
-vocabulary alone are held once for all grammars.
+A set is written as its members; as another set and its further members, where it is large and holds
+that one; or, where it is a large part of the vocabulary, as the ids that are not in it. The same set
+has the same number everywhere in a grammar. Sets that depend on the vocabulary alone are held once
+for all grammars.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 
 _LARGE = 8192
 """A set with more tokens than this may be written as what is not in it."""
+
+
+_SHARES = 1024
+"""A set of at least so many tokens may be written as another one and some more."""
+_LOOKS = 12
+"""How many sets are tried for that."""
 
 
 class Column:
@@ -72,6 +79,8 @@ class SetArrays(NamedTuple):
     """[K] how many ids are written."""
     inverted: NDArray[np.bool_]
     """[K] whether the written ids are those that are not in the set."""
+    base: NDArray[np.int32]
+    """[K] the set whose members it has besides those that are written; -1 for none."""
     own: NDArray[np.int32]
     shared: NDArray[np.int32]
     grouped: IntArray
@@ -86,7 +95,9 @@ class TokenSets:
         self._shared = vocabulary.derive("token sets", SharedSets)
         self._own = Column(np.int32)
         self._start, self._written = Column(np.int64), Column(np.int64)
-        self._inverted = Column(np.bool_)
+        self._inverted, self._base = Column(np.bool_), Column(np.int32)
+        self._large: list[int] = []
+        """Sets that others may be written by, the largest first."""
         self._numbers: dict[Hashable, int] = {}
         self._masks: dict[int, NDArray[np.bool_]] = {}
         self.sizes: list[int] = []
@@ -108,8 +119,14 @@ class TokenSets:
         known = self._numbers.get(key)
         if known is None:
             written, inverted = self._write(tokens)
+            base = -1
+            if len(tokens) >= _SHARES and not inverted:
+                base, written = self._by_another(tokens, written)
             start = self._own.extend(written)
-            known = self._numbers[key] = self._append(start, len(written), inverted)
+            known = self._numbers[key] = self._append(start, len(written), inverted, base)
+            self.sizes[known] = len(tokens)
+            if len(tokens) >= _SHARES and not inverted:
+                self._large = sorted([*self._large, known], key=lambda k: -self.sizes[k])
         return known
 
     def shared_number(self, name: Hashable, build: Callable[[], IntArray]) -> int:
@@ -132,10 +149,16 @@ class TokenSets:
 
     def written(self, number: int) -> NDArray[np.int32]:
         """The members of a set, or those not in it when it is inverted; sorted."""
-        start = int(self._start.values[number])
-        ids = self._own.values if start >= 0 else self._shared.ids.values
-        start = start if start >= 0 else ~start
-        return ids[start : start + int(self._written.values[number])]
+        return (
+            np.sort(self.in_order(number)) if self._base.values[number] >= 0 else self._ids(number)
+        )
+
+    def in_order(self, number: int) -> NDArray[np.int32]:
+        """The same in the order in which they are held: a set that it is written by, then the rest."""
+        found = [self._ids(number)]
+        while (number := int(self._base.values[number])) >= 0:
+            found.append(self._ids(number))
+        return found[0] if len(found) == 1 else np.concatenate(found[::-1])
 
     def members(self, number: int) -> IntArray:
         """The ids of a set, sorted."""
@@ -159,6 +182,7 @@ class TokenSets:
             self._start.values,
             self._written.values,
             self._inverted.values,
+            self._base.values,
             self._own.values,
             self._shared.ids.values,
             np.zeros(self._start.size, np.int64),
@@ -173,9 +197,33 @@ class TokenSets:
         others[tokens] = False
         return np.flatnonzero(others).astype(np.int32), True
 
-    def _append(self, start: int, written: int, inverted: bool) -> int:
+    def _by_another(
+        self, tokens: IntArray, written: NDArray[np.int32]
+    ) -> tuple[int, NDArray[np.int32]]:
+        """(the largest set that is in this one, or -1; the ids to write then)."""
+        smaller = [k for k in self._large if self.sizes[k] < len(tokens)][:_LOOKS]
+        is_in = np.zeros(len(self._vocabulary), np.bool_)
+        is_in[tokens] = True
+        for base in smaller:
+            ids = self.in_order(base)
+            if 2 * len(ids) < len(tokens):
+                break
+            if is_in[ids].all():
+                is_in[ids] = False
+                return base, np.flatnonzero(is_in).astype(np.int32)
+        return -1, written
+
+    def _ids(self, number: int) -> NDArray[np.int32]:
+        """What is written of a set itself."""
+        start = int(self._start.values[number])
+        ids = self._own.values if start >= 0 else self._shared.ids.values
+        start = start if start >= 0 else ~start
+        return ids[start : start + int(self._written.values[number])]
+
+    def _append(self, start: int, written: int, inverted: bool, base: int = -1) -> int:
         self._start.extend([start])
         self._written.extend([written])
         self._inverted.extend([inverted])
+        self._base.extend([base])
         self.sizes.append(len(self._vocabulary) - written if inverted else written)
         return len(self.sizes) - 1

@@ -26,8 +26,10 @@ ROUNDING_32 = 2e-5
 
 
 @pytest.fixture(autouse=True)
-def sets_are_written_by_what_is_not_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def sets_are_written_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is not in them, and by other sets, as happens in large vocabularies."""
     monkeypatch.setattr("agentdiff.constraint.sets._LARGE", 16)
+    monkeypatch.setattr("agentdiff.constraint.sets._SHARES", 2)
 
 
 def both(
