@@ -15,7 +15,6 @@ from typing import Any, cast
 from agentdiff.agent.config import RunConfig
 from agentdiff.agent.generating import Ask, predicted
 from agentdiff.agent.schemas import Schema
-from agentdiff.length import cost_of
 from agentdiff.messages import Json, Message, ToolCall, ToolSpec, system
 
 NONE = "none"
@@ -30,7 +29,7 @@ def wants_two(config: RunConfig[Any], ask: Ask) -> bool:
     each over the prompt and the canvas.
     """
     capabilities = config.backend_of("route").capabilities
-    is_canvas = cost_of(capabilities).quantum > 1 and not capabilities.extends
+    is_canvas = capabilities.quantum > 1 and not capabilities.extends
     if not is_canvas or len(ask.tools) < 2 or any(spec.name == NONE for spec in ask.tools):
         return False
     prompt = sum(len(message.content) for message in ask.messages) // _BYTES_PER_TOKEN

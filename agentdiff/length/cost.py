@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST = 8192
 """Tokens beyond which no retry goes."""
-RARE = 1e-5
+RARE = 1e-4
 """A probability of misses that no longer matters: all that follows costs less than a position."""
 BIG_CANVAS = 128
 """A quantum from which on a block is a canvas of its own."""
@@ -262,15 +262,13 @@ def cheapest(
     start = lengths.exceeded_by(HALF)
     if quantum == 1:  # Where nothing is rounded, calls alone rule out all before a bin.
         start = max(start, lengths.exceeded_by((lowest - least) / price))
-    for edge in EDGES[start:]:
+    for place in range(start, BINS):
         before = budget
-        budget = rounded_up(offset + edge, quantum)
+        budget = -(-(offset + EDGES[place]) // quantum) * quantum
         budget = least if budget < least else most if budget > most else budget
-        if budget == before:
-            continue
         if budget > lowest:
             break
-        if budget == best or budget + price * tail(budget) > lowest:
+        if budget in (before, best) or budget + price * tail(budget) > lowest:
             continue
         found = price_of(budget)
         if found < lowest or (found == lowest and budget < best):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from agentdiff.length.context import Key, StepContext
 from agentdiff.length.histogram import EDGES
@@ -62,6 +63,7 @@ def features_of(context: StepContext, episode: Episode | None, *, usual: float) 
     ]
 
 
+@lru_cache(maxsize=128)
 def episode_key(episode: str) -> str:
     """What is kept of an episode's name, which may hold anything: a hash. Of a hash, itself."""
     if episode.startswith(_HASHED) and len(episode) == len(_HASHED) + 16:
