@@ -60,7 +60,8 @@ def load_family(
         offload_folder: Goes with `device_map`.
         quantization_config: As transformers takes it.
         torch_compile: A backend of `torch.compile` ("inductor") that stock models are compiled by when they are first
-            run; where that fails they run as they are, which is said once. None compiles nothing.
+            run; where that fails they run as they are, which is said once. "reduce-overhead" is inductor with CUDA
+            graphs, which are recorded for every thread that runs the model. None compiles nothing.
 
     Raises:
         ConfigurationError: No such checkpoint, one of a kind that is not known, a value of its config that is missing,

@@ -1,17 +1,12 @@
-"""Rounded shapes and compiled passes: what comes out is what came out without them."""
+"""Rounded shapes: what comes out is what came out without them."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch._dynamo import register_backend
 
 from agentdiff.engine import (
     Buckets,
@@ -21,11 +16,8 @@ from agentdiff.engine import (
     Quota,
     SelfVerify,
     Threshold,
-    load_family,
 )
-from agentdiff.engine.families.compiled import call_compiled, compile_module
 from agentdiff.errors import ConfigurationError
-from tests.engine.golden_runs import GOLDENS
 from tests.engine.test_laws import GRAMMAR, MODELS, jobs
 from tests.engine.toys import ToyModel, toy_traits
 
@@ -77,82 +69,6 @@ def test_few_shapes_are_met() -> None:
     assert len(shapes) == 49
     with pytest.raises(ConfigurationError, match="`columns` must be positive"):
         Buckets(columns=0)
-
-
-@pytest.fixture
-def fresh() -> None:
-    """Nothing compiled so far is taken again."""
-    torch.compiler.reset()
-
-
-class Halves(nn.Module):
-    """A module with weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((3,), 0.5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[-1] != 3:
-            raise ValueError("three columns, please")
-        return x * self.weight
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_module_is_compiled_once_for_all_sizes_and_gives_the_same() -> None:
-    graphs: list[Any] = []
-
-    @register_backend(name="counts")
-    def counts(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
-    module = Halves()
-    compile_module(module, "counts")
-    for rows in (2, 5, 9):
-        x = torch.ones(rows, 3)
-        assert call_compiled(module, lambda x=x: module(x)).tolist() == [[0.5] * 3] * rows
-    assert len(graphs) == 1
-    with pytest.raises(ValueError, match="three columns"):
-        call_compiled(module, lambda: module(torch.ones(2, 4)))
-
-
-@pytest.mark.usefixtures("fresh")
-def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once() -> None:
-    @register_backend(name="refuses")
-    def refuses(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("refused")
-
-    module = Halves()
-    compile_module(module, "refuses")
-    x = torch.ones(2, 3)
-    with pytest.warns(UserWarning, match="`torch_compile` failed .* Halves goes on uncompiled"):
-        assert call_compiled(module, lambda: module(x)).sum() == 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert call_compiled(module, lambda: module(x)).sum() == 3
-
-
-def test_a_backend_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"is 'inductr', which is no backend .*inductor"):
-        compile_module(Halves(), "inductr")
-
-
-def test_models_of_our_own_are_not_compiled() -> None:
-    with pytest.raises(ConfigurationError, match="`torch_compile` is for models of transformers"):
-        load_family(GOLDENS / "bd3lm", device="cpu", torch_compile="eager")
-
-
-@pytest.mark.slow
-def test_a_compiled_checkpoint_writes_the_same() -> None:
-    plain = Engine.load(GOLDENS / "sdar", device="cpu", prefix_bytes=0)
-    compiled = Engine.load(GOLDENS / "sdar", device="cpu", prefix_bytes=0, torch_compile="eager")
-    params = DecodeParams(target=12, ceiling=12, eos_ids=())
-    prompts = [[7, 8, 9], list(range(20, 41))]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # no falling back
-        written = [o.tokens for o in compiled.generate(prompts, params)]
-    assert written == [o.tokens for o in plain.generate(prompts, params)]
 
 
 def test_rows_that_are_copied_have_the_columns_of_the_bucket() -> None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 
 from agentdiff.constraint import bench, compile_schema
 from agentdiff.engine import (
@@ -32,7 +33,7 @@ from agentdiff.engine import (
     Renoise,
     Speculation,
 )
-from agentdiff.engine.families.compiled import compile_module
+from agentdiff.engine.families.compiled import GRAPHS, compile_module
 from tests.benchmarks import step_scores
 from tests.gpu.models import GEMMA, LLADA2, SDAR, TINY_VOCABULARY, Made, make
 from tests.gpu.parity import GOLDENS, Parity, parity
@@ -170,7 +171,7 @@ def prompts(made: Made, load: Load, batch: int) -> list[list[int]]:
 
 
 def engine_jobs(
-    made: Made, load: Load, batch: int, params: DecodeParams, *, compiled_by: str | None
+    made: Made, load: Load, batch: int, params: DecodeParams, *, compiled_by: Sequence[str]
 ) -> dict[str, Callable[[], Decoded]]:
     """The engine, free and under a schema; with shapes rounded up, and compiled where that is asked for."""
     grammar = compile_schema(SCHEMA, made.vocabulary)
@@ -201,20 +202,24 @@ def engine_jobs(
     }
     if params.temperature == 0:
         jobs["engine, looking ahead"] = lambda: decode(is_free=True, speculation=LookAhead())
-    if compiled_by is not None:
-        compiled = [compile_of(part, compiled_by) for part in made.family.parts]
+    for backend in compiled_by:
+        compiled = [compile_of(part, backend) for part in made.family.parts]
 
-        def run_compiled() -> Decoded:
+        def run_compiled(compiled: list[Form] = compiled) -> Decoded:
             with ExitStack() as stack:
                 for one in compiled:
                     stack.enter_context(one())
                 return decode(is_free=True, buckets=Buckets())
 
-        jobs[f"engine, compiled by {compiled_by}"] = run_compiled
+        jobs[f"engine, compiled by {backend}"] = run_compiled
     return jobs
 
 
-def compile_of(part: Any, backend: str) -> Callable[[], AbstractContextManager[None]]:
+Form = Callable[[], AbstractContextManager[None]]
+"""A context in which a module is run in a compiled form."""
+
+
+def compile_of(part: Any, backend: str) -> Form:
     """A module's compiled form, in force while a context lasts: so both can be timed in turns."""
     compile_module(part, backend)
     form, part._compiled_call_impl = part._compiled_call_impl, None
@@ -232,7 +237,7 @@ def compile_of(part: Any, backend: str) -> Callable[[], AbstractContextManager[N
     return in_force
 
 
-def mask_model(made: Made, load: Load, compiled_by: str | None) -> Iterator[Speed]:
+def mask_model(made: Made, load: Load, compiled_by: Sequence[str]) -> Iterator[Speed]:
     """A block-causal model: the engine against whole passes over everything so far."""
     params = DecodeParams(
         target=load.reply_len,
@@ -279,7 +284,7 @@ def plain_loop(made: Made, load: Load, batch: int) -> Decoded:
     return Decoded(replies=canvas[:, load.prompt_len :].tolist(), forwards=forwards)
 
 
-def canvas_model(made: Made, load: Load, compiled_by: str | None) -> Iterator[Speed]:
+def canvas_model(made: Made, load: Load, compiled_by: Sequence[str]) -> Iterator[Speed]:
     """DiffusionGemma: the engine against transformers' own loop."""
     params = DecodeParams(
         target=load.reply_len,
@@ -390,7 +395,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--tiny", action="store_true", help="golden sizes and a few tokens: does it run?"
     )
     parser.add_argument(
-        "--compile", metavar="BACKEND", help="also by torch.compile: inductor (some minutes more)"
+        "--compile",
+        metavar="BACKEND",
+        nargs="+",
+        default=[],
+        help="also by torch.compile: inductor, reduce-overhead (CUDA graphs); some minutes more each",
     )
     asked = parser.parse_args(arguments)
     if asked.device.startswith("cuda") and not torch.cuda.is_available():
@@ -427,6 +436,9 @@ def main(arguments: list[str] | None = None) -> int:
         f"Prompt {load.prompt_len}, reply {load.reply_len}, blocks of {load.block_len} in {load.steps} steps, "
         f"canvases of {load.canvas_len} in {load.canvas_steps}.\n\n{speed_table(speeds)}"
     )
+    if GRAPHS in asked.compile:
+        skips = counters["inductor"]["cudagraph_skips"]
+        print(f"\nForms that inductor made no CUDA graph of: {skips}.")
     is_good = all(row.is_good for row in checked) and not any(map(step_scores.differ, scored))
     return int(not is_good)
 

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.utils import logging
 
 from agentdiff.engine.cache import HeldKV, LayerKV
+from agentdiff.engine.families.compiled import has_graphs
 
 Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Hidden states [..., E] -> chosen experts [N, K] int64 and their weights [N, K]."""
@@ -69,6 +70,8 @@ def run_decoder(
     ids, positions [B, T] int64, mask [B, 1, T, S + T] as the attention implementation wants it -> (hidden [B, T, E],
     own keys and values per layer).
     """
+    if has_graphs(decoder):
+        past = [LayerKV(*kv) for kv in past]
     behind = [Behind(kv) for kv in past] or [Behind(None) for _ in range(layers)]
     output = decoder(
         input_ids=ids,

@@ -136,18 +136,20 @@ class DiffusionGemmaFamily:
         kept = torch.arange(held, device=canvas.device) >= first
         near = torch.cat([kept, kept.new_ones(len(canvas), length)], 1)
         masks = self._masks(mask, near[:, None, None])
-        output = call_compiled(
+        hidden: Tensor = call_compiled(
             self._decoder,
-            lambda: self._decoder(
-                decoder_input_ids=canvas,
-                decoder_position_ids=positions,
-                decoder_attention_mask=masks,
-                self_conditioning_logits=conditioning,
-                self_conditioning_mask=conditioned,
-                **cached(self._decoder, past),
+            lambda: (
+                self._decoder(
+                    decoder_input_ids=canvas,
+                    decoder_position_ids=positions,
+                    decoder_attention_mask=masks,
+                    self_conditioning_logits=conditioning,
+                    self_conditioning_mask=conditioned,
+                    **cached(self._decoder, past),
+                ).last_hidden_state
             ),
         )
-        logits = self._head(output.last_hidden_state)
+        logits = self._head(hidden)
         if self._cap is not None:
             logits = torch.tanh(logits / self._cap) * self._cap
         return logits.float()

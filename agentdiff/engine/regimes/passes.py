@@ -92,6 +92,10 @@ def collate(
             itself[shadow] = row.shadows
     whole[2, len(rows) :, 0] = 0  # an added row has one position, as no query may see nothing
     ids, positions, block, itself = torch.from_numpy(whole).to(device)
+    if (
+        buckets is not None
+    ):  # an offset into other tensors would be one more thing that a compiled form depends on
+        ids, positions = ids.clone(), positions.clone()
     own = _visible(rows, block, itself)
     past, low, high = torch.from_numpy(limits).to(device)
     column = torch.arange(columns, device=device)
