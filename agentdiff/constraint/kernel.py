@@ -124,17 +124,19 @@ class _Step:
             names = parts.columns.astype(np.int32)
         return Table(rows, bits, self._row_of, names, *sums)
 
-    def _take_arrays(self) -> None:
-        """Take what is known of the grammar by now, and scores of all of it."""
+    def _take_arrays(self, new: Sequence[int] = ()) -> None:
+        """Take what is known of the grammar by now, and scores of all of it.
+
+        new: States that became known since the last time.
+        """
+        part_sets, asked = self._tokens.part_sets, self._scores.parts
+        if asked is not None and part_sets.parts().size != asked.size:
+            assert self._scores.renew is not None
+            self._tokens.look_ahead(new)  # so that nobody has to ask again so soon
+            self._scores = self._scores.renew(part_sets.parts())
+            self._table = self._make_table()
         self._graph, self._sets = self._tokens.arrays()
-        self._terms = self._sets
-        if self._scores.parts is not None:
-            part_sets = self._tokens.part_sets
-            parts, self._terms = part_sets.parts(), part_sets.arrays()
-            if parts.size != self._scores.parts.size:
-                assert self._scores.renew is not None
-                self._scores = self._scores.renew(parts)
-                self._table = self._make_table()
+        self._terms = self._sets if asked is None else part_sets.arrays()
         self._fit(len(self._pins))
 
     def solve(self, start: int, old_path: IntArray, budget: int, width: int, margin: float) -> Fill:
@@ -193,13 +195,14 @@ class _Step:
                 raise ValueError("`log_probs` holds NaN")
             if status != UNKNOWN:
                 raise Infeasible(status)
-            for state in unknown[:missing].tolist():
+            new: list[int] = unknown[:missing].tolist()
+            for state in new:
                 self._tokens.edges(state)
             if not missing:
                 old, self.nodes = self.nodes, _nodes(2 * len(self.nodes.state))
                 for ours, theirs in zip(self.nodes, old, strict=True):
                     ours[: len(theirs)] = theirs
-            self._take_arrays()
+            self._take_arrays(new)
         eos_ids = self._tokens.vocabulary.eos_ids
         for i in range(at, length):
             if self._pins[i] >= 0 and int(self._pins[i]) not in eos_ids:

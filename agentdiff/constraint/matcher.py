@@ -178,8 +178,8 @@ class Matcher:
 
     @property
     def parts(self) -> Parts:
-        """What the grammar asks of a row of scores, as far as is known: see `StepScores`."""
-        self._tokens.edges(self._state)  # what may come next is known, at least
+        """What the grammar asks of a row of scores, for what may come next: see `StepScores`."""
+        self._tokens.look_ahead([self._state])
         return self._tokens.part_sets.parts()
 
     def propose(

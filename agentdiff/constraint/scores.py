@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from agentdiff.constraint.draws import draw_of
 from agentdiff.constraint.layers import Layer
-from agentdiff.constraint.parts import PartSets
 from agentdiff.constraint.sets import TokenSets
 from agentdiff.constraint.step_scores import FLOOR, FloatArray, StepScores
 from agentdiff.constraint.tokens import TokenAutomaton
@@ -56,7 +55,7 @@ def scores_of(
     row_of = scores.row_of()[begin:]
     if scores.parts is None:
         return [RowScores(scores.rows, row_of, t, tokens.sets) for t in temperatures]
-    table = _Table(scores, tokens.part_sets)
+    table = _Table(scores, tokens)
     return [PartScores(table, row_of, t) for t in temperatures]
 
 
@@ -158,8 +157,8 @@ class RowScores:
 class _Table:
     """The scores of parts, by symbol; grows with its grammar."""
 
-    def __init__(self, scores: StepScores, part_sets: PartSets) -> None:
-        self._part_sets = part_sets
+    def __init__(self, scores: StepScores, tokens: TokenAutomaton) -> None:
+        self._tokens, self._part_sets = tokens, tokens.part_sets
         self.set(scores)
 
     def set(self, scores: StepScores) -> None:
@@ -178,11 +177,12 @@ class _Table:
             )
         )
 
-    def cover(self, symbols: NDArray[np.int32]) -> None:
-        """See to it that there are scores of these symbols."""
+    def cover(self, symbols: NDArray[np.int32], ahead: IntArray) -> None:
+        """See to it that there are scores of these symbols; `ahead`: the states that come next."""
         columns, groups = self.parts.size
         if symbols.max() >= columns or ~symbols.min() >= groups:
             assert self.scores.renew is not None
+            self._tokens.look_ahead(ahead.tolist())  # so that nobody has to ask again so soon
             self.set(self.scores.renew(self._part_sets.parts()))
 
     def symbols(self, number: int) -> NDArray[np.int32]:
@@ -216,7 +216,7 @@ class PartScores:
     def of_sets(self, position: int, layer: Layer) -> FloatArray:
         """See `Scores.of_sets`."""
         symbols, starts = layer.terms()
-        self._table.cover(symbols)
+        self._table.cover(symbols, layer.targets)
         row = self._row_of[position]
         best = np.maximum.reduceat(self._table.best[row][symbols], starts) / self._temperature
         totals = self._totals(position)[symbols]

@@ -39,6 +39,7 @@ class Automaton:
         self._places = Places(price)
         self._together: dict[bytes, int] = {}
         """Numbers of several places → the state they close to. A closed set closes to itself."""
+        self._key_bytes = 0
         self._first, self._members = array("i", [0, 0]), array("i")
         """[states + 1] where the places of a state begin among [members] all of them."""
         self.costs = array("i", [-INFINITE])
@@ -56,7 +57,7 @@ class Automaton:
     def nbytes(self) -> int:
         """Bytes held, about, with the nodes that were made for these places."""
         own = 9 * len(self) + 4 * len(self._members)
-        keys = sum(100 + len(key) for key in self._together)
+        keys = 100 * len(self._together) + self._key_bytes
         return own + keys + self._places.nbytes + self._rows.nbytes
 
     def may_end(self, state: int) -> bool:
@@ -138,6 +139,7 @@ class Automaton:
         state = self._together.get(key)
         if state is None:
             state = self._together[key] = self._closed(self._close(raw))
+            self._key_bytes += len(key)
         return state
 
     def _closed(self, numbers: list[int]) -> int:
@@ -151,6 +153,7 @@ class Automaton:
         state = self._together.get(key)
         if state is None:
             state = self._together[key] = self._append(numbers)
+            self._key_bytes += len(key)
         return state
 
     def _append(self, numbers: list[int]) -> int:

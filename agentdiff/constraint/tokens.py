@@ -10,7 +10,8 @@ Edges lie side by side in arrays, so that a compiled step can follow them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Hashable, Iterable
 from threading import RLock
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ from agentdiff.constraint.walks import Bulk, Tokens, Walks
 
 EOS_SET = 0
 """The number of the set of EOS ids."""
+_AHEAD = 128
+"""States whose edges are found when somebody looks ahead."""
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
 
@@ -64,6 +67,8 @@ class TokenAutomaton:
         self._target, self._set = Column(np.int32), Column(np.int32)
         """[edges]"""
         self._graph: tuple[Graph, SetArrays] | None = None
+        self._looked: set[int] = set()
+        """States from which somebody has looked ahead."""
         self._steps: dict[int, int] = {}
         """State and token in one number → next state."""
         self._group_sets: dict[Hashable, int] = {}
@@ -100,6 +105,28 @@ class TokenAutomaton:
                     self._find_edges(state)
         first, last = self._first[state], self._last[state]
         return self._target.values[first:last], self._set.values[first:last]
+
+    def look_ahead(self, states: Iterable[int]) -> None:
+        """Find the edges of what may follow some states, nearest first, so that their sets are known.
+
+        Of the places of a string that differ in a count, one is enough: they have the same tokens.
+        """
+        with self.lock:
+            work = deque(state for state in states if state not in self._looked)
+            self._looked.update(work)
+            seen, alike = set(work), set[Hashable]()
+            left = _AHEAD
+            while work and left:
+                state = work.popleft()
+                name = self._likeness(state)
+                if name in alike:
+                    continue
+                alike.add(name)
+                left -= not self._has_edges(state)
+                for target in self.edges(state)[0].tolist():
+                    if target not in seen:
+                        seen.add(target)
+                        work.append(target)
 
     def arrays(self) -> tuple[Graph, SetArrays]:
         """Return all that is known so far as arrays."""
@@ -154,16 +181,32 @@ class TokenAutomaton:
     def _has_edges(self, state: int) -> bool:
         return state < len(self._first) and self._first[state] >= 0
 
-    def _find_edges(self, state: int) -> None:
+    def _in_string(self, state: int) -> tuple[InString, int] | None:
+        """(place, stack) where a state is one place inside one string."""
         items = self.automaton.items(state)
+        if len(items) != 1:
+            return None
+        node, stack = items[0]
+        place = node if isinstance(node, InString) else node.place
+        return (place, stack) if isinstance(place, InString) else None
+
+    def _likeness(self, state: int) -> Hashable:
+        """The same for states from which the same tokens lead on, but for those that are too long."""
+        found = self._in_string(state)
+        if found is None:
+            return state
+        place, stack = found
+        return place.template, place.may_end(0), stack, id(place.after)
+
+    def _find_edges(self, state: int) -> None:
         found: dict[int, int] = {}
-        node = items[0][0] if len(items) == 1 else None
-        place = node if isinstance(node, InString) else node and node.place
-        known = place.tokens(self.vocabulary) if isinstance(place, InString) else None
-        if isinstance(place, InString) and known is not None:
+        inside = self._in_string(state)
+        known = inside[0].tokens(self.vocabulary) if inside else None
+        if inside and known is not None:
+            place, stack = inside
             if not place.is_shared:
                 self._templates[place.template] = known.nbytes
-            found = self._string_edges(place, known, items[0][1])
+            found = self._string_edges(place, known, stack)
         else:
             self._add_sets(found, *self._walks.follow([(0, state)]))
         if self.automaton.may_end(state):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from agentdiff.constraint import Grammar, Vocabulary, compile_schema
 from agentdiff.constraint import step as module
+from agentdiff.constraint.parts import Parts
 from agentdiff.constraint.step import StepSolver
 from agentdiff.constraint.step_scores import StepScores
 from tests.constraint.doubles import SCHEMAS, TINY, TREE, WORDS, log_softmax, noise, text_of
@@ -119,6 +121,27 @@ def test_a_seed_draws_the_same_from_a_grammar_that_is_known_and_from_one_that_is
             fill = matcher.propose(scores, {}, temperature=1.0, rng=rng)
             drawn.append(fill.tokens.tolist())
         assert drawn[0] == drawn[1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(schema=st.one_of(SCHEMAS, st.just(TREE)), seed=st.integers(0, 2**32))
+def test_a_grammar_that_is_not_known_yet_hardly_asks_twice(schema: Any, seed: int) -> None:
+    asked = 0
+
+    def counted(scores: StepScores) -> StepScores:
+        def renew(parts: Parts) -> StepScores:
+            nonlocal asked
+            asked += 1
+            assert scores.renew is not None
+            return counted(scores.renew(parts))
+
+        return replace(scores, renew=renew)
+
+    rows = noise(np.random.default_rng(seed), 16, WORDS)
+    grammar = fresh(compile_schema(schema, WORDS))
+    matcher = grammar.start(grammar.min_tokens + 20)
+    matcher.propose(counted(StepScores.reduced(rows, matcher.parts)), {})
+    assert asked <= 1
 
 
 def test_positions_that_are_pinned_need_no_scores() -> None:
