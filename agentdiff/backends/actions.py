@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from agentdiff.backends.choices import named
-from agentdiff.backends.quantities import quantities
+from agentdiff.backends.quantities import quantities, unit_of
 from agentdiff.backends.validation import AnyDraftValidator
 from agentdiff.errors import ConfigurationError
 from agentdiff.messages import Json, Message, ToolCall
@@ -63,12 +63,12 @@ def reply_schema(request: Request, format: ReplyFormat) -> dict[str, Json] | Non
     has_results = any(message.role == "tool" for message in request.messages)
     actions: list[dict[str, Json]] = []
     definitions: dict[str, Json] = {}
-    numbers = quantities(said(request)) if format.grounded else []
+    texts = said(request)
     if request.tool_choice != "none":
         for tool in request.tools:
             parameters: Mapping[str, Json] = tool.parameters
             if format.grounded:
-                parameters = _as_chosen(_only_numbers(parameters, numbers), request)
+                parameters = _as_chosen(_only_numbers(parameters, texts), request)
             parameters = _hoisted(parameters, f"{tool.name}.args", definitions)
             actions.append(_action(tool={"const": tool.name}, args=parameters))
     if request.tool_choice != "required" and (has_results or not format.refuses):
@@ -116,20 +116,20 @@ def said(request: Request) -> list[str]:
     return [m.content for m in request.messages if m.role in ("user", "tool") and m.content]
 
 
-def _only_numbers(
-    parameters: Mapping[str, Json], numbers: Sequence[int | float]
-) -> Mapping[str, Json]:
-    """The parameters with every plain number narrowed to `numbers` and its default, where one of them fits."""
+def _only_numbers(parameters: Mapping[str, Json], texts: Sequence[str]) -> Mapping[str, Json]:
+    """The parameters with every plain number narrowed to those that `texts` may mean and its default, if one fits."""
     properties: dict[str, Json] = dict(parameters.get("properties", {}))
     for name, given in properties.items():
         schema = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
         if schema.get("type") not in ("integer", "number") or "enum" in schema or "const" in schema:
             continue
         validator = AnyDraftValidator(schema)
-        fitting: list[Json] = [number for number in numbers if validator.is_valid(number)]
-        if fitting:
-            default: list[Json] = [schema["default"]] if "default" in schema else []
-            properties[name] = schema | {"enum": fitting + default}
+        for unit in dict.fromkeys([unit_of(name), None]):
+            fitting = [n for n in quantities(texts, unit=unit) if validator.is_valid(n)]
+            if fitting:
+                default: list[Json] = [schema["default"]] if "default" in schema else []
+                properties[name] = schema | {"enum": [*fitting, *default]}
+                break
     return {**parameters, "properties": properties} if properties else parameters
 
 

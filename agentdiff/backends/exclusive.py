@@ -1,8 +1,9 @@
-"""One piece of the conversation fills one argument: a grounded call whose arguments share their words is no call.
+"""What a grammar cannot say about grounded arguments: that no two of them take the same words, and that one is whole.
 
 A grammar says what each argument may be, not that two of them differ; and a diffusion model, which writes them at the
-same time, may put the likeliest words into both. So where a proposal does that, the matcher is asked again with one or
-the other ruled out, and the likelier of its answers is taken.
+same time, may put the likeliest words into both. Nor does it know that "kelvin per" has one word too many. So where a
+proposal does that, the matcher is asked again with one or the other word ruled out, and the likelier of its answers is
+taken.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _ROUNDS = 3
 _PLACES = 3
 """Tokens of an argument, from its first, that may be ruled out."""
 
+_LOOSE = "a an the at of per to and or with in on for by from is are my your our"
+"""English words that a value of several words does not end with while the sentence goes on."""
+
 _Span = tuple[int, int]
 
 
@@ -39,6 +43,8 @@ class _Argument:
     """Where the conversation says it."""
     open: list[int]
     """Positions of the block that hold it and are not settled."""
+    is_loose: bool
+    """Whether its last word or mark belongs to what follows it in the conversation."""
 
     def is_within(self, other: _Argument) -> bool:
         """Whether every place where it is said shares characters with every place of the other."""
@@ -47,7 +53,7 @@ class _Argument:
 
 
 class ExclusiveMatcher(Matcher):
-    """A matcher whose proposals use no words of the conversation twice, as far as the grammar lets them."""
+    """A matcher whose proposals use no words twice and cut no phrase, as far as the grammar lets them."""
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
         """Take the place of `matcher`, which must not be used any more; `texts` is the conversation."""
@@ -83,7 +89,7 @@ class ExclusiveMatcher(Matcher):
         fill = ask(scores, pinned)
         for _ in range(_ROUNDS):
             answers: list[tuple[float, StepScores, Proposal, list[int]]] = []
-            for position in self._repeats(fill, pinned):
+            for position in self._objections(fill, pinned):
                 try:
                     less = scores.without(position, int(fill.tokens[position]))
                 except ValueError:  # scores of groups, and the token is in one: not a grounded one
@@ -98,10 +104,15 @@ class ExclusiveMatcher(Matcher):
     def _bytes(self, token: int) -> bytes:
         return self._vocabulary.tokens[token] or b""
 
-    def _repeats(self, fill: Proposal, pinned: Mapping[int, int]) -> list[int]:
-        """Positions of the first two arguments that share their words; one of them should hold something else."""
+    def _objections(self, fill: Proposal, pinned: Mapping[int, int]) -> list[int]:
+        """Positions one of which should hold something else.
+
+        Those of the last words of an argument that is loose, or of the first two arguments that share their words.
+        """
         before: list[_Argument] = []
         for argument in self._arguments(fill.tokens.tolist(), pinned):
+            if argument.is_loose and argument.open:
+                return argument.open[-_PLACES:]
             for earlier in before:
                 if argument.is_within(earlier):
                     return [*earlier.open[:_PLACES], *argument.open[:_PLACES]]
@@ -120,8 +131,26 @@ class ExclusiveMatcher(Matcher):
             first, last = match.span(group)
             first += text[first] == 0x22
             holding = [n for n in range(len(pieces)) if ends[n] < last and ends[n + 1] > first]
-            open = [n for n in holding if n not in pinned]
-            yield _Argument(self._said(match[group].decode("utf-8", "ignore"), group == 1), open)
+            value = match[group].decode("utf-8", "ignore")
+            said = self._said(value, group == 1)
+            yield _Argument(
+                said=said,
+                open=[n for n in holding if n not in pinned],
+                is_loose=group == 1 and value.startswith('"') and self._is_loose(value, said),
+            )
+
+    def _is_loose(self, value: str, said: Sequence[_Span]) -> bool:
+        """Whether a whole string, said there, ends in the middle of a phrase everywhere."""
+        if not said:
+            return False
+        if value[-2] in ",;!":
+            return not any(self._text.startswith(('"', "'", "”"), end) for _, end in said)
+        last = re.search(r"\s(\w+)\"$", value)
+        return (
+            last is not None
+            and last[1].lower() in _LOOSE.split()
+            and all(re.match(r"\s+\w", self._text[end:]) for _, end in said)
+        )
 
     def _said(self, value: str, is_whole: bool) -> list[_Span]:
         if value.startswith('"'):

@@ -7,7 +7,7 @@ cannot make one up: "half an hour" may be 30 (minutes), 0.5 (hours) or 1800 (sec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 _UNIT_WORDS = """zero one|first two|second|couple|pair|double|twice three|third|triple four|fourth five|fifth
     six|sixth seven|seventh eight|eighth nine|ninth ten|tenth eleven|eleventh twelve|twelfth thirteen fourteen fifteen
@@ -36,17 +36,39 @@ _SECONDS = {
     "fortnight": 1_209_600,
 }
 _SPANS = (1, 60, 3600, 86_400)
+_VAGUE = frozenset(["lot", "bit", "few", "little", "while", "moment"])
+"""Behind `a` these are no number."""
+_UNIT_NAMES = {
+    "seconds": 1,
+    "secs": 1,
+    "minutes": 60,
+    "mins": 60,
+    "hours": 3600,
+    "days": 86_400,
+    "weeks": 604_800,
+}
+"""The plurals, which name an amount; an `hour` may be nine o'clock."""
 _TOKEN = re.compile(
     r"(?<![\d/])[13]/[24](?![\d/])|(?:(?<![\w.])-)?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:k\b)?|[^\W\d_]+"
 )
+_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NEGATION = re.compile(r"\b(?:minus|negative|below)\b", re.IGNORECASE)
 
 
-def quantities(texts: Sequence[str]) -> list[int | float]:
-    """The numbers that `texts` may mean, in ascending order; whole ones as int, others to four decimals."""
+def unit_of(name: str) -> int | None:
+    """Seconds of the unit of time that a parameter's name ends or begins with: 60 for `minutes` and `delayMinutes`."""
+    words = [word.lower() for word in _NAME_WORD.findall(name)]
+    return next((_UNIT_NAMES[word] for word in words if word in _UNIT_NAMES), None)
+
+
+def quantities(texts: Sequence[str], *, unit: int | None = None) -> list[int | float]:
+    """The numbers that `texts` may mean, in ascending order; whole ones as int, others to four decimals.
+
+    With a `unit` in seconds, a time span means its length in this unit alone: `2 hours` are 120 minutes.
+    """
     found: set[float] = set()
     for text in texts:
-        numbers = set(_Reader(text))
+        numbers = set(_Reader(text, unit))
         found |= numbers
         if _NEGATION.search(text):
             found |= {-number for number in numbers}
@@ -58,7 +80,8 @@ def quantities(texts: Sequence[str]) -> list[int | float]:
 class _Reader:
     """Reads the numbers of one text from left to right, each as long as it goes."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, unit: int | None = None) -> None:
+        self._unit_wanted = unit
         self._tokens = [token.lower() for token in _TOKEN.findall(text)]
         self._at = 0
 
@@ -69,13 +92,16 @@ class _Reader:
             if value is None:
                 self._at += 1
                 continue
+            spans = list(self._spans(value))
+            seconds = sum(span for _, span in spans)
+            if spans and self._unit_wanted:
+                yield from (span / self._unit_wanted for _, span in spans)
+                yield seconds / self._unit_wanted
+                continue
             yield value
             if part is not None:
                 yield 100 * part
-            seconds = 0.0
-            for number, span in self._spans(value):
-                yield number
-                seconds += span
+            yield from (number for number, _ in spans)
             if seconds:
                 yield from (seconds / span for span in _SPANS)
 
@@ -120,6 +146,8 @@ class _Reader:
             return 1000 * number if token.endswith("k") else number
         if token in _ONE:
             self._at += 1
+            if self._next_is(_VAGUE):
+                return None
             following = self._simple() if self._next_is(_PARTS) else None
             return 1.0 if following is None else following
         tens = self._take(_TENS)
@@ -139,7 +167,7 @@ class _Reader:
             value *= (1.0 if part is None else part) * self._of_one(part is not None)
         return value
 
-    def _next_is(self, words: dict[str, float] | set[str]) -> bool:
+    def _next_is(self, words: Collection[str]) -> bool:
         return self._at < len(self._tokens) and self._tokens[self._at] in words
 
     def _of_one(self, skips: bool = True) -> float:

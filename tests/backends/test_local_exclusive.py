@@ -152,3 +152,22 @@ def test_scores_by_parts_give_the_same_fill(temperature):
     assert sorted(arguments(parted).values()) == [3, 26]
     if temperature == 0:
         assert parted.tokens.tolist() == whole.tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "is_taken"),
+    [
+        ("how many kelvin per degree", "kelvin per", False),
+        ("how many kelvin per degree", "kelvin", True),
+        ("note what it is for", "what it is for", True),
+        ("note it now! thanks", "it now!", False),
+        ('note "it now!" thanks', "it now!", True),
+        ("call her, Bo", "her,", False),
+        ("put it on in May", "on", True),
+    ],
+)
+def test_a_value_is_not_cut_in_the_middle_of_a_phrase(text, wanted, is_taken):
+    grammar = compile_schema(SCHEMA, BYTES, style="compact", grounding={"/args/who": [text]})
+    own = ExclusiveMatcher(grammar.start(LENGTH), BYTES, [text])
+    scores, _ = row_of(f'{{"args":{{"printer":3,"celsius":26,"who":"{wanted}"}}}}')
+    assert (arguments(own.propose(scores, {})).get("who") == wanted) is is_taken

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentdiff.backends.quantities import quantities
+from agentdiff.backends.quantities import quantities, unit_of
 from agentdiff.embedded.training.values import in_words
 
 
@@ -86,3 +86,38 @@ def test_any_text_can_be_read(text):
 @given(st.integers(0, 10**9), st.text(alphabet="abc ,.", max_size=9))
 def test_a_number_in_digits_is_always_among_them(number, around):
     assert number in quantities([f"{around} {number} {around}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "numbers"),
+    [
+        ("set a four hour timer", 60, [1, 240]),
+        ("1 hour 30 min", 60, [30, 60, 90]),
+        ("half an hour for 8 people", 60, [8, 30]),
+        ("mute it for 2 days", 3600, [48]),
+        ("two weeks off", 86_400, [14]),
+        ("12 of them", 60, [12]),
+    ],
+)
+def test_a_unit_that_is_asked_for_is_the_only_one_that_a_time_span_means(text, unit, numbers):
+    assert quantities([text], unit=unit) == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("minutes", 60),
+        ("delay_hours", 3600),
+        ("leaveDays", 86_400),
+        ("hour", None),
+        ("min", None),
+        ("amount", None),
+    ],
+)
+def test_a_name_in_the_plural_says_its_unit(name, unit):
+    assert unit_of(name) == unit
+
+
+def test_a_lot_is_no_number():
+    assert quantities(["thanks a lot, a ticket and a moment"]) == [1]
+    assert quantities(["thanks a lot"]) == []
