@@ -54,6 +54,12 @@ class Nodes(NamedTuple):
     """[N] log-sum over the ways to the end."""
     best: FloatArray
     """[N] the best of them."""
+    first_link: IntArray
+    """[N + 1] where the links of a node begin: its edges to nodes that were kept."""
+    link_target: NDArray[np.int32]
+    """[links] the node."""
+    link_set: NDArray[np.int32]
+    """[links] the token set."""
 
 
 @compiled
@@ -129,6 +135,9 @@ def explore(
                 room += graph.last[q] - graph.first[q]
         if missing:
             return UNKNOWN, i, first_loss, missing
+        if nodes.first_link[low] + room > len(nodes.link_target):
+            # The caller makes room and goes on from here.
+            return UNKNOWN, i, first_loss, 0
 
         pin = pins[i]
         stamp, total = scratch.stamp[i], scratch.total[i]
@@ -158,6 +167,8 @@ def explore(
                 return NOT_A_NUMBER, i, first_loss, 0
         way_at = np.empty(room)
         way_to = np.empty(room, np.int32)
+        way_set = np.empty(room, np.int32)
+        last_way = np.empty(high - low, np.int64)
         state = np.empty(room, np.int32)
         highest = np.empty(room)
         ways = 0
@@ -166,7 +177,8 @@ def explore(
             q = nodes.state[n]
             before = nodes.forward[n]
             for e in range(graph.first[q], graph.last[q]):
-                weight = total[np.uint32(graph.set[e])]
+                s = graph.set[e]
+                weight = total[np.uint32(s)]
                 if weight <= NEVER:
                     continue
                 u = np.uint32(graph.target[e])
@@ -182,7 +194,9 @@ def explore(
                     highest[z] = way
                 way_at[ways] = way
                 way_to[ways] = z
+                way_set[ways] = s
                 ways += 1
+            last_way[n - low] = ways
         relate(way_at[:ways], way_to, highest)
         sums = np.zeros(count)
         for w in range(ways):
@@ -209,11 +223,12 @@ def explore(
             limit = max(limit, _nth_largest(highest[:count].copy(), width))
         here = high
         lost = False
+        node = np.full(count, -1, np.int32)
         for z in range(count):
             if highest[z] >= limit or (state[z] == wanted and highest[z] > IMPOSSIBLE):
                 if here >= len(nodes.state):
-                    # The caller makes room and goes on from here.
                     return UNKNOWN, i, first_loss, 0
+                node[z] = here
                 nodes.state[here] = state[z]
                 nodes.forward[here] = highest[z]
                 here += 1
@@ -222,4 +237,16 @@ def explore(
         if lost and first_loss == length:
             first_loss = i
         first[i + 2] = here
+        link = nodes.first_link[low]
+        w = 0
+        for n in range(low, high):
+            nodes.first_link[n] = link
+            while w < last_way[n - low]:
+                v = node[way_to[w]]
+                if v >= 0:
+                    nodes.link_target[link] = v
+                    nodes.link_set[link] = way_set[w]
+                    link += 1
+                w += 1
+        nodes.first_link[high] = link
     return OK, length, first_loss, 0

@@ -155,16 +155,16 @@ class _Step:
         confidence = np.ones(len(pins))
         forced = np.ones(len(pins), np.bool_)
         draw = self._draw or Draw(1.0, 1.0, np.zeros((0, 2)))
-        whole = look_back(scratch.total, graph, length, scratch, nodes, self._draw is None)
+        whole = look_back(scratch.total, length, scratch, nodes, self._draw is None)
         if whole < IMPOSSIBLE:
             raise Infeasible(None)
         walk(
-            table, mask, cool, pins, graph, terms, length, draw.top_p, draw.numbers, scratch, nodes,
-            tokens, path,
+            table, mask, cool, pins, terms, length, draw.top_p, draw.numbers, scratch, nodes, tokens,
+            path,
         )  # fmt: skip
         if cool != 1.0:
-            look_ahead(scratch.plain, graph, length, scratch, nodes)
-            whole = look_back(scratch.plain, graph, length, scratch, nodes, False)
+            look_ahead(scratch.plain, length, scratch, nodes)
+            whole = look_back(scratch.plain, length, scratch, nodes, False)
         judge(
             table, mask, pins, graph, sets, terms, length, whole, self._first_loss, scratch,
             nodes, tokens, confidence, forced,
@@ -180,6 +180,7 @@ class _Step:
         self.scratch.stamp[:length] = 0
         self.scratch.first[:2] = 0, 1
         self.nodes.state[0], self.nodes.forward[0] = start, 0.0
+        self.nodes.first_link[0] = 0
         self._first_loss = length
         unknown = np.empty(4096, np.int32)
         at = 0
@@ -247,4 +248,13 @@ def _scratch(length: int, sets: int, states: int, width: int, dtype: Any) -> Scr
 
 
 def _nodes(count: int) -> Nodes:
-    return Nodes(np.empty(count, np.int32), np.empty(count), np.empty(count), np.empty(count))
+    links = 16 * count
+    return Nodes(
+        state=np.empty(count, np.int32),
+        forward=np.empty(count),
+        total=np.empty(count),
+        best=np.empty(count),
+        first_link=np.empty(count + 1, np.int64),
+        link_target=np.empty(links, np.int32),
+        link_set=np.empty(links, np.int32),
+    )

@@ -37,7 +37,7 @@ from agentdiff.constraint.vocabulary import IntArray
 
 @compiled
 def look_back(
-    weights: FloatArray, graph: Graph, length: int, scratch: Scratch, nodes: Nodes, has_best: bool
+    weights: FloatArray, length: int, scratch: Scratch, nodes: Nodes, has_best: bool
 ) -> float:
     """Write the sums and the best over all ways from each node to the end; return the first sum.
 
@@ -48,62 +48,48 @@ def look_back(
         nodes.total[n] = 0.0
         nodes.best[n] = 0.0
     for i in range(length - 1, -1, -1):
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = n
         for n in range(first[i], first[i + 1]):
-            q = nodes.state[n]
+            begin, stop = nodes.first_link[n], nodes.first_link[n + 1]
             highest = 2 * NEVER
             best = 2 * NEVER
-            for e in range(graph.first[q], graph.last[q]):
-                v = scratch.slot[graph.target[e]]
-                if v >= 0:
-                    k = graph.set[e]
-                    highest = max(highest, nodes.total[v] + weights[i, k])
-                    if has_best:
-                        best = max(best, nodes.best[v] + scratch.best[i, k])
+            for m in range(begin, stop):
+                v, k = nodes.link_target[m], nodes.link_set[m]
+                highest = max(highest, nodes.total[v] + weights[i, k])
+                if has_best:
+                    best = max(best, nodes.best[v] + scratch.best[i, k])
             total = 0.0
-            for e in range(graph.first[q], graph.last[q]):
-                v = scratch.slot[graph.target[e]]
-                if v >= 0:
-                    d = nodes.total[v] + weights[i, graph.set[e]] - highest
-                    if d == 0.0:
-                        total += 1.0
-                    elif d > -50.0:
-                        total += exp(d)
+            for m in range(begin, stop):
+                v, k = nodes.link_target[m], nodes.link_set[m]
+                d = nodes.total[v] + weights[i, k] - highest
+                if d == 0.0:
+                    total += 1.0
+                elif d > -50.0:
+                    total += exp(d)
             if total > 1.0:
                 highest += math.log(total)
             nodes.total[n] = max(highest, 2 * NEVER)
             nodes.best[n] = max(best, 2 * NEVER)
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = -1
     return nodes.total[0]
 
 
 @compiled
-def look_ahead(
-    weights: FloatArray, graph: Graph, length: int, scratch: Scratch, nodes: Nodes
-) -> None:
+def look_ahead(weights: FloatArray, length: int, scratch: Scratch, nodes: Nodes) -> None:
     """Write the forward sums of the nodes that were kept anew, under other weights."""
     first = scratch.first
     for i in range(length):
         low, high = first[i + 1], first[i + 2]
         highest = np.full(high - low, 2 * NEVER)
         sums = np.zeros(high - low)
-        for n in range(low, high):
-            scratch.slot[nodes.state[n]] = n - low
         for is_sum in range(2):
             for n in range(first[i], first[i + 1]):
-                q = nodes.state[n]
-                for e in range(graph.first[q], graph.last[q]):
-                    v = scratch.slot[graph.target[e]]
-                    if v >= 0:
-                        way = nodes.forward[n] + weights[i, graph.set[e]]
-                        if is_sum == 0:
-                            highest[v] = max(highest[v], way)
-                        else:
-                            sums[v] += exp(max(way - highest[v], SMALLEST))
+                for m in range(nodes.first_link[n], nodes.first_link[n + 1]):
+                    z = nodes.link_target[m] - low
+                    way = nodes.forward[n] + weights[i, nodes.link_set[m]]
+                    if is_sum == 0:
+                        highest[z] = max(highest[z], way)
+                    else:
+                        sums[z] += exp(max(way - highest[z], SMALLEST))
         for n in range(low, high):
-            scratch.slot[nodes.state[n]] = -1
             nodes.forward[n] = max(highest[n - low] + math.log(sums[n - low]), 2 * NEVER)
 
 
@@ -113,7 +99,6 @@ def walk(
     mask: int,
     cool: float,
     pins: IntArray,
-    graph: Graph,
     terms: SetArrays,
     length: int,
     top_p: float,
@@ -127,24 +112,18 @@ def walk(
 
     length: positions that were explored; behind them is nothing but EOS.
     """
-    first = scratch.first
     is_sample = len(numbers) > 0
     weights = scratch.total if is_sample else scratch.best
     behind = nodes.total if is_sample else nodes.best
     here = 0
     path[0] = nodes.state[0]
     for i in range(length):
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = n
-        q = nodes.state[here]
-        low, high = graph.first[q], graph.last[q]
-        ahead = np.full(high - low, 2 * NEVER)
-        ways = np.full(high - low, 4 * NEVER)
-        for e in range(low, high):
-            v = scratch.slot[graph.target[e]]
-            if v >= 0:
-                ahead[e - low] = behind[v]
-                ways[e - low] = weights[i, graph.set[e]] + behind[v]
+        low, high = nodes.first_link[here], nodes.first_link[here + 1]
+        ahead = np.empty(high - low)
+        ways = np.empty(high - low)
+        for m in range(low, high):
+            ahead[m - low] = behind[nodes.link_target[m]]
+            ways[m - low] = weights[i, nodes.link_set[m]] + ahead[m - low]
         chosen = np.int64(np.argmax(ways))
         highest = ways[chosen]
         if is_sample and pins[i] < 0 and top_p < 1.0:
@@ -155,14 +134,14 @@ def walk(
                 top_p,
                 numbers[i, 1],
                 terms,
-                graph.set[low:high],
+                nodes.link_set[low:high],
                 ahead,
                 whole,
             )
         else:
             if is_sample:
                 chosen = draw_of_edge(ways, highest, numbers[i, 0])
-            k = int(graph.set[low + chosen])
+            k = int(nodes.link_set[low + chosen])
             if is_sample and pins[i] < 0:
                 tokens[i], scratch.score[i] = draw_of_set(
                     table, table.row_of[i], terms, k, cool, scratch.total[i, k], numbers[i, 1]
@@ -170,10 +149,8 @@ def walk(
             else:
                 scratch.score[i] = scratch.best[i, k]
                 tokens[i] = likeliest(table, mask, terms, scratch, i, k)
-        here = scratch.slot[graph.target[low + chosen]]
+        here = int(nodes.link_target[low + chosen])
         path[i + 1] = nodes.state[here]
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = -1
     for i in range(length, len(pins)):
         tokens[i] = pins[i]
         if tokens[i] < 0:
@@ -207,16 +184,13 @@ def judge(
     for i in range(length):
         if pins[i] >= 0:
             continue
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = n
         token = tokens[i]
         # Sums relative to the highest way so far.
         highest = 4 * NEVER
         total = 0.0
         for n in range(first[i], first[i + 1]):
-            q = nodes.state[n]
-            for e in range(graph.first[q], graph.last[q]):
-                k: Any = np.uint32(graph.set[e])
+            for m in range(nodes.first_link[n], nodes.first_link[n + 1]):
+                k: Any = np.uint32(nodes.link_set[m])
                 if known[k] >> 1 != i:
                     is_in = is_written(ids_of(sets, k), token) != sets.inverted[k]
                     if sets.base[k] >= 0:  # a call takes longer than most sets
@@ -224,10 +198,7 @@ def judge(
                     known[k] = 2 * i + (1 if is_in else 0)
                 if not known[k] & 1:
                     continue
-                v = scratch.slot[graph.target[e]]
-                if v < 0:
-                    continue
-                way = nodes.forward[n] + nodes.total[v]
+                way = nodes.forward[n] + nodes.total[nodes.link_target[m]]
                 if way > highest:
                     total = total * exp(max(highest - way, SMALLEST)) + 1.0
                     highest = way
@@ -241,17 +212,19 @@ def judge(
         confidence[i] = min(1.0, total * math.exp(highest + score - whole))
         if confidence[i] > 1 - 1e-6 and i <= first_loss:
             only = np.int64(-1)
+            is_whole = first_loss == len(pins)
             for n in range(first[i], first[i + 1]):
-                q = nodes.state[n]
-                for e in range(graph.first[q], graph.last[q]):
-                    v = scratch.slot[graph.target[e]]
-                    k = graph.set[e]
-                    if nodes.forward[n] <= IMPOSSIBLE:
+                forward = nodes.forward[n]
+                if forward <= IMPOSSIBLE:
+                    continue
+                # Where something was left out, nobody knows what lies behind an edge.
+                low, high = nodes.first_link[n], nodes.first_link[n + 1]
+                if not is_whole:
+                    low, high = graph.first[nodes.state[n]], graph.last[nodes.state[n]]
+                for e in range(low, high):
+                    if is_whole and forward + nodes.total[nodes.link_target[e]] <= IMPOSSIBLE:
                         continue
-                    # Where something was left out, nobody knows what lies behind an edge.
-                    is_whole = first_loss == len(pins)
-                    if is_whole and (v < 0 or nodes.forward[n] + nodes.total[v] <= IMPOSSIBLE):
-                        continue
+                    k = nodes.link_set[e] if is_whole else graph.set[e]
                     is_other = only != -1 and only != k
                     only = np.int64(-2) if is_other else np.int64(k)
             if only >= 0:
@@ -262,5 +235,3 @@ def judge(
                 forced[i] = False
         else:
             forced[i] = False
-        for n in range(first[i + 1], first[i + 2]):
-            scratch.slot[nodes.state[n]] = -1

@@ -31,6 +31,8 @@ EOS_SET = 0
 """The number of the set of EOS ids."""
 _AHEAD = 128
 """States whose edges are found when somebody looks ahead."""
+_NEAR = 4
+"""Characters in a token before the end of a string: few tokens have more."""
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 """(next states [E], token sets [E])."""
 
@@ -196,7 +198,8 @@ class TokenAutomaton:
         if found is None:
             return state
         place, stack = found
-        return place.template, place.may_end(0), stack, id(place.after)
+        ends = tuple(place.may_end(characters) for characters in range(_NEAR))
+        return place.template, ends, stack, id(place.after)
 
     def _find_edges(self, state: int) -> None:
         found: dict[int, int] = {}
