@@ -18,10 +18,11 @@ from agentdiff.embedded.training.batches import Stream
 from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.release import is_better
 from agentdiff.embedded.training.replies import Example, result_text
-from agentdiff.embedded.training.slots import IGNORED, NOTHING, SlotHead, slots_of
+from agentdiff.embedded.training.slots import IGNORED, NOTHING, slots_of
 from agentdiff.embedded.training.tokenizer import END, WEIGHTS, render
 from agentdiff.embedded.training.train import arguments, learning_rate, loss_of, train
-from agentdiff.engine.families.router import RouterModel, RouterShape
+from agentdiff.engine.families.router_model import RouterModel, RouterShape
+from agentdiff.engine.families.signatures import TOOL, Signatures
 from agentdiff.generation import Request
 from agentdiff.messages import ToolCall, ToolSpec, assistant, tool_result, user
 
@@ -127,20 +128,33 @@ def test_a_copys_loss_equals_the_loss_of_the_block_decoded_from_the_cache() -> N
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=48,
+        slots=True,
     )
     model = RouterModel(shape).eval()
     with torch.inference_mode():
-        prompt = model.encode(batch.prompt, batch.prompt_valid)
+        prompt = model.encode(batch.prompt, batch.prompt_valid, kinds=batch.kinds)
+        assert prompt.slots is not None
+        refusal = prompt.slots.refusal[:, 0]
         hidden, _ = model.decode(
-            batch.response, batch.positions, batch.mask, prompt.layers, block_len=16
+            batch.response,
+            batch.positions,
+            batch.mask,
+            prompt.layers,
+            block_len=16,
+            refusal=refusal,
         )
-        second = hidden[:, 32 + 16 : 64]
-        ids = torch.tensor([encoded.prompt])
-        alone = model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
+        second = model.log_probs(hidden[:, 32 + 16 : 64], prompt)
+        ids, kinds = torch.tensor([encoded.prompt]), torch.tensor([encoded.kinds])
+        alone = model.encode(ids, torch.ones_like(ids, dtype=torch.bool), kinds=kinds)
         start = len(encoded.prompt)
         clean = batch.response[:, :16]
         _, first = model.decode(
-            clean, torch.arange(start, start + 16)[None], None, alone.layers, block_len=16
+            clean,
+            torch.arange(start, start + 16)[None],
+            None,
+            alone.layers,
+            block_len=16,
+            refusal=refusal,
         )
         past = tuple(
             type(p)(torch.cat([p.keys, f.keys], 2), torch.cat([p.values, f.values], 2))
@@ -148,21 +162,29 @@ def test_a_copys_loss_equals_the_loss_of_the_block_decoded_from_the_cache() -> N
         )
         noised = batch.response[:, 48:64]
         decoded, _ = model.decode(
-            noised, torch.arange(start + 16, start + 32)[None], None, past, block_len=16
+            noised,
+            torch.arange(start + 16, start + 32)[None],
+            None,
+            past,
+            block_len=16,
+            refusal=refusal,
         )
-    torch.testing.assert_close(second, decoded, atol=1e-4, rtol=1e-4)
+        written = model.log_probs(decoded, alone)
+    torch.testing.assert_close(second, written, atol=1e-4, rtol=1e-4)
     assert encoded.reply[-1] == tokenizer().token_to_id(END)
 
 
 def test_every_token_of_a_value_belongs_to_its_parameter_and_the_reply_mark_to_the_tool() -> None:
     loaded, rng = tokenizer(), Random(21)
+    signatures = Signatures(loaded.get_vocab())
     seen = 0
     for _ in range(80):
         example = examples.sample(rng, kind="call")
         prompt = render(example)
         encoded = loaded.encode(prompt, add_special_tokens=False)
-        places, targets = slots_of(example, prompt, encoded.offsets)
-        assert set(targets) <= {*places, IGNORED}
+        kinds = signatures.kinds(encoded.ids)
+        targets = slots_of(example, prompt, encoded.offsets, kinds)
+        assert all(target == IGNORED or kinds[target] >= TOOL for target in targets)
         if example.kind != "call":
             assert targets[-1] == NOTHING
             continue
@@ -190,7 +212,8 @@ def test_nothing_is_a_slot_where_no_tool_fits() -> None:
     example = examples.sample(rng, kind="none")
     prompt = render(example)
     encoded = tokenizer().encode(prompt, add_special_tokens=False)
-    _, targets = slots_of(example, prompt, encoded.offsets)
+    kinds = Signatures(tokenizer().get_vocab()).kinds(encoded.ids)
+    targets = slots_of(example, prompt, encoded.offsets, kinds)
     assert set(targets) == {IGNORED, NOTHING}
 
 
@@ -216,9 +239,7 @@ def test_a_toy_learns_and_a_resumed_run_goes_on(tmp_path) -> None:
     model = RouterModel(RouterShape(**state["shape"]))
     model.load_state_dict(state["model"])
     stream = Stream(tokenizer(), seed=99, batch_size=4, copies=2)
-    lesson = SlotHead(48)
-    lesson.load_state_dict(state["slots"])
-    of_replies, of_slots = loss_of(model, next(iter(stream)), lesson)
+    of_replies, of_slots = loss_of(model, next(iter(stream)))
     assert of_replies.item() < losses[0]
     assert of_slots.item() < rows[0]["slots"]
 

@@ -34,12 +34,17 @@ def test_a_saved_router_loads_and_computes_the_same(tmp_path) -> None:
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 48,
+        "slots": True,
         "block_length": 8,
         "mask_token_id": 0,
         "eos_token_id": [1],
         "max_position_embeddings": 512,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
+    vocabulary = {piece: number for number, piece in enumerate(["(", ",", ")", "Ċ"], 10)}
+    marks = [{"content": "<|tools|>", "id": 20}, {"content": "<|user|>", "id": 21}]
+    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": marks}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     loaded = load_family(tmp_path, device="cpu")
     assert isinstance(loaded, RouterFamily)
     assert loaded.traits == family.traits

@@ -13,7 +13,9 @@ from torch import Tensor
 from agentdiff.constraint import Vocabulary
 from agentdiff.engine import FamilyTraits
 from agentdiff.engine.cache import LayerKV
-from agentdiff.engine.families.router import RouterFamily, RouterModel, RouterShape, rotary, rotate
+from agentdiff.engine.families.router import RouterFamily
+from agentdiff.engine.families.router_model import RouterModel, RouterShape, rotary, rotate
+from agentdiff.engine.families.signatures import Signatures
 
 MASK, END = 0, 1
 PIECES: list[bytes | None] = [
@@ -29,7 +31,11 @@ VOCABULARY = Vocabulary(PIECES, (END,))
 
 
 def toy_router(
-    *, vocab_size: int = len(PIECES), seed: int = 0, sharpness: float = 30.0
+    *,
+    vocab_size: int = len(PIECES),
+    seed: int = 0,
+    sharpness: float = 30.0,
+    slots: bool = False,
 ) -> RouterModel:
     """A random two-layer router; `sharpness` scales its logits so that thresholds matter."""
     torch.manual_seed(seed)
@@ -39,6 +45,7 @@ def toy_router(
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=48,
+        slots=slots,
     )
     model = RouterModel(shape)
     with torch.no_grad():
@@ -64,9 +71,11 @@ def toy_traits(**changes: Any) -> FamilyTraits:
 
 
 def toy_family(*, block_len: int = 8, seed: int = 0) -> RouterFamily:
-    """The random router over single characters."""
+    """The random router over single characters, with slots: a prompt that begins with `<` lists tools up to a `>`."""
     traits = toy_traits(name="router", block_len=block_len, prompt_blocks="whole")
-    return RouterFamily(toy_router(seed=seed), traits)
+    ids = {piece.decode(): token for token, piece in enumerate(PIECES) if piece is not None}
+    signatures = Signatures(ids | {"<|tools|>": ids["<"], "<|user|>": ids[">"], "Ċ": ids["~"]})
+    return RouterFamily(toy_router(seed=seed, slots=True), traits, signatures=signatures)
 
 
 class ToyModel:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from agentdiff.embedded.training import examples
 from agentdiff.embedded.training.replies import Example
-from agentdiff.embedded.training.slots import IGNORED, Slots, slots_of
+from agentdiff.embedded.training.slots import IGNORED, slots_of
 from agentdiff.embedded.training.tokenizer import END, MASK, PAD, render
 from agentdiff.engine.families.lexicon import Lexicon
+from agentdiff.engine.families.signatures import Signatures
 
 MAX_PROMPT = 512
 FIRST_TOKEN_WEIGHT = 3.0
@@ -49,8 +50,8 @@ class Batch:
     """[B, S] bool"""
     words: Tensor | None
     """[B, S] int64: rows of the lexicon, where there is one."""
-    places: Tensor
-    """[B, S] bool: tokens of the prompt that may be pointed to as slots."""
+    kinds: Tensor
+    """[B, S] int64: what each token of the prompt is (`signatures`)."""
     slots: Tensor
     """[B, S] int64: the place that each token belongs to, or `slots.IGNORED`."""
     response: Tensor
@@ -79,7 +80,8 @@ class Encoded:
 
     prompt: list[int]
     reply: list[int]
-    slots: Slots
+    kinds: list[int]
+    slots: list[int]
 
 
 class Stream:
@@ -104,6 +106,7 @@ class Stream:
         self.few = few
         self.lexicon = lexicon
         self.related = related
+        self.signatures = Signatures(tokenizer.get_vocab())
         self.pad, self.mask, self.end = (_id(tokenizer, t) for t in (PAD, MASK, END))
 
     def encode(self, example: Example) -> Encoded:
@@ -111,7 +114,9 @@ class Stream:
         text = render(example)
         prompt = self.tokenizer.encode(text, add_special_tokens=False)
         reply = self.tokenizer.encode(example.target, add_special_tokens=False).ids
-        return Encoded(prompt.ids, [*reply, self.end], slots_of(example, text, prompt.offsets))
+        kinds = self.signatures.kinds(prompt.ids)
+        slots = slots_of(example, text, prompt.offsets, kinds)
+        return Encoded(prompt.ids, [*reply, self.end], kinds, slots)
 
     def draw(self) -> Example:
         """The next example."""
@@ -143,15 +148,15 @@ class Stream:
         blocks = clean_len // block_len
         prompt = torch.full((count, prompt_len), self.pad)
         clean = torch.full((count, clean_len), self.pad)
-        places = torch.zeros(count, prompt_len, dtype=torch.bool)
+        kinds = torch.zeros(count, prompt_len, dtype=torch.int64)
         slots = torch.full((count, prompt_len), IGNORED)
         lengths = torch.tensor([len(e.prompt) for e in group])
         replies = torch.tensor([len(e.reply) for e in group])
         for row, encoded in enumerate(group):
             prompt[row, : len(encoded.prompt)] = torch.tensor(encoded.prompt)
             clean[row, : len(encoded.reply)] = torch.tensor(encoded.reply)
-            places[row, encoded.slots.places] = True
-            slots[row, : len(encoded.prompt)] = torch.tensor(encoded.slots.targets)
+            kinds[row, : len(encoded.prompt)] = torch.tensor(encoded.kinds)
+            slots[row, : len(encoded.prompt)] = torch.tensor(encoded.slots)
         prompt_valid = torch.arange(prompt_len) < lengths[:, None]
         place = torch.arange(clean_len)
         padded_to = -(-replies // block_len) * block_len
@@ -173,7 +178,7 @@ class Stream:
             shown=prompt if words is None else self._without_words(prompt, words),
             prompt_valid=prompt_valid,
             words=words,
-            places=places,
+            kinds=kinds,
             slots=slots,
             response=torch.cat([clean, noised.flatten(1)], 1),
             positions=(lengths[:, None] + place).repeat(1, 1 + copies),

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from agentdiff.embedded.training import lexicon as lexicons
 from agentdiff.embedded.training.batches import Batch, Stream
-from agentdiff.embedded.training.slots import SlotHead
+from agentdiff.embedded.training.slots import slot_loss
 from agentdiff.embedded.training.tokenizer import WEIGHTS
 from agentdiff.engine.families.lexicon import Lexicon
-from agentdiff.engine.families.router import RouterModel, RouterShape
+from agentdiff.engine.families.router_model import RouterModel, RouterShape
 from agentdiff.engine.weights import read_weights
 
 ALLOCATOR = {
@@ -37,20 +37,25 @@ ALLOCATOR = {
 """glibc gives freed tensors back to the kernel by default, and most of a CPU step goes into page faults; keep them."""
 
 
-def loss_of(model: RouterModel, batch: Batch, slots: SlotHead) -> tuple[Tensor, Tensor]:
+def loss_of(model: RouterModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Weighted cross-entropy of the masked positions, and that of the prompt's slots (scalars)."""
-    prompt = model.encode(batch.shown, batch.prompt_valid, batch.words)._replace(ids=batch.prompt)
+    prompt = model.encode(batch.shown, batch.prompt_valid, batch.words, batch.kinds)
+    prompt = prompt._replace(ids=batch.prompt)
+    assert prompt.slots is not None
     hidden, _ = model.decode(
-        batch.response, batch.positions, batch.mask, prompt.layers, block_len=batch.block_len
+        batch.response,
+        batch.positions,
+        batch.mask,
+        prompt.layers,
+        block_len=batch.block_len,
+        refusal=prompt.slots.refusal[:, 0],
     )
     log_probs = model.log_probs(hidden[:, batch.clean_len :], prompt)
     losses = F.nll_loss(
         log_probs.flatten(0, 1), batch.targets.flatten(), reduction="none", ignore_index=-100
     )
     weights = batch.weights.flatten()
-    return (losses * weights).sum() / weights.sum(), slots.loss(
-        prompt.hidden, batch.places, batch.slots
-    )
+    return (losses * weights).sum() / weights.sum(), slot_loss(prompt.slots, batch.slots)
 
 
 def learning_rate(step: int, *, steps: int, warmup: int, decay: float) -> float:
@@ -62,12 +67,12 @@ def learning_rate(step: int, *, steps: int, warmup: int, decay: float) -> float:
 
 
 def optimizers(
-    model: RouterModel, slots: SlotHead, *, muon_lr: float, adam_lr: float
+    model: RouterModel, *, muon_lr: float, adam_lr: float
 ) -> list[tuple[torch.optim.Optimizer, float]]:
     """Muon for the hidden matrices, AdamW for embeddings, gates and vectors; each with its peak rate."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
-    for name, parameter in [*model.named_parameters(), *slots.named_parameters()]:
+    for name, parameter in model.named_parameters():
         is_matrix = parameter.ndim == 2 and not name.startswith(("embed", "pointer_gate", "shift"))
         (matrices if is_matrix else rest).append(parameter)
     muon = torch.optim.Muon(
@@ -94,6 +99,7 @@ def train(args: argparse.Namespace) -> list[float]:
         num_hidden_layers=args.layers,
         num_attention_heads=args.heads,
         intermediate_size=args.inner,
+        slots=True,
     )
     model = RouterModel(shape)
     model.reset_parameters()
@@ -103,13 +109,11 @@ def train(args: argparse.Namespace) -> list[float]:
         model.load_state_dict(read_weights(Path(args.start_from)))
     device = torch.device(args.device)
     model.to(device)
-    slots = SlotHead(shape.hidden_size).to(device)
-    pairs = optimizers(model, slots, muon_lr=args.muon_lr, adam_lr=args.adam_lr)
+    pairs = optimizers(model, muon_lr=args.muon_lr, adam_lr=args.adam_lr)
     done, examples, seen, spent = 0, 0, 0, 0.0
     if args.resume:
         state = torch.load(args.resume, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
-        slots.load_state_dict(state["slots"])
         for (optimizer, _), saved in zip(pairs, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         done, examples = state["step"], state["examples"]
@@ -134,7 +138,6 @@ def train(args: argparse.Namespace) -> list[float]:
     def save(step: int, name: str) -> None:
         state = {
             "model": model.state_dict(),
-            "slots": slots.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in pairs],
             "shape": asdict(shape),
             "step": step,
@@ -149,7 +152,7 @@ def train(args: argparse.Namespace) -> list[float]:
         factor = learning_rate(step, steps=args.steps, warmup=args.warmup, decay=args.decay)
         batch = to_device(next(stream), device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=args.bf16):
-            loss, of_slots = loss_of(model, batch, slots)
+            loss, of_slots = loss_of(model, batch)
         (loss + args.slots * of_slots).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, peak in pairs:

@@ -21,7 +21,7 @@ from torch import Tensor
 from agentdiff.engine.cache import LayerKV
 from agentdiff.engine.families.base import FamilyTraits
 from agentdiff.engine.families.configs import Reading
-from agentdiff.engine.families.router import rotary, rotate
+from agentdiff.engine.families.router_model import rotary, rotate
 from agentdiff.engine.families.stock import LoadOptions, read_dtype
 from agentdiff.engine.families.table import FamilySpec
 from agentdiff.engine.families.traits import read_traits
