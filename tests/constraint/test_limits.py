@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,23 @@ def test_too_many_states_are_an_error_that_names_the_limit(monkeypatch: pytest.M
     text = bytes(np.random.default_rng(0).integers(97, 99, 4000, dtype=np.uint8))
     with pytest.raises(SchemaError, match="100 states"):
         grammar.accepts(text)
+
+
+def test_the_places_of_a_counted_string_take_little_memory() -> None:
+    grammar = compile_schema({"type": "string", "maxLength": 5000}, BYTES)
+    text = b'"' + "日".encode() * 2000
+    tracemalloc.start()
+    try:
+        with grammar._tokens.lock:
+            state = grammar._tokens.automaton.step(grammar._tokens.start, text)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grammar._tokens.automaton.costs[state] == 1
+    states = len(grammar._tokens.automaton)
+    assert states > 10_000  # nine to a character
+    assert taken < 120 * states
+    assert taken / 2 < grammar.nbytes < 2 * taken
 
 
 def test_calls_may_follow_by_the_thousand() -> None:
