@@ -10,15 +10,8 @@ from numpy.typing import NDArray
 
 from agentdiff.constraint.arithmetic import SMALLEST, FloatArray, Rows, compiled, exp
 from agentdiff.constraint.draws import CUTS
+from agentdiff.constraint.scratch import Table, at, groups_of, ids_of, links_of, name_of
 from agentdiff.constraint.sets import SetArrays
-from agentdiff.constraint.sums import (
-    Table,
-    at,
-    groups_of,
-    ids_of,
-    links_of,
-    name_of,
-)
 
 
 @compiled

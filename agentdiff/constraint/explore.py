@@ -18,17 +18,9 @@ from numpy.typing import NDArray
 from agentdiff.constraint.arithmetic import FloatArray, compiled, relate
 from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
+from agentdiff.constraint.scratch import Scratch, Table, holds, ids_of, is_written
 from agentdiff.constraint.sets import SetArrays
-from agentdiff.constraint.sums import (
-    Scratch,
-    Table,
-    add_needed,
-    find_lines,
-    holds,
-    ids_of,
-    is_written,
-    weigh,
-)
+from agentdiff.constraint.sums import add_needed, find_lines, weigh
 from agentdiff.constraint.tokens import Graph
 from agentdiff.constraint.vocabulary import IntArray
 

@@ -17,8 +17,8 @@ from agentdiff.constraint.explore import NOT_A_NUMBER, OK, UNKNOWN, Nodes, explo
 from agentdiff.constraint.lattice import IMPOSSIBLE, MARGIN, NEVER, WIDTHS, Fill, Infeasible
 from agentdiff.constraint.passes import judge, look_ahead, look_back, walk
 from agentdiff.constraint.scores import LINE
+from agentdiff.constraint.scratch import Scratch, Table
 from agentdiff.constraint.step_scores import StepScores, Sums
-from agentdiff.constraint.sums import Scratch, Table
 from agentdiff.constraint.tokens import TokenAutomaton
 from agentdiff.constraint.vocabulary import IntArray, Vocabulary
 

@@ -19,8 +19,7 @@ from agentdiff.constraint.automaton import DONE
 from agentdiff.constraint.drawing import draw_of_edge, draw_of_nucleus, draw_of_set
 from agentdiff.constraint.explore import Nodes
 from agentdiff.constraint.lattice import IMPOSSIBLE, NEVER
-from agentdiff.constraint.sets import SetArrays
-from agentdiff.constraint.sums import (
+from agentdiff.constraint.scratch import (
     Scratch,
     Table,
     at,
@@ -28,9 +27,10 @@ from agentdiff.constraint.sums import (
     holds,
     ids_of,
     is_written,
-    likeliest,
     name_of,
 )
+from agentdiff.constraint.sets import SetArrays
+from agentdiff.constraint.sums import likeliest
 from agentdiff.constraint.tokens import EOS_SET, Graph
 from agentdiff.constraint.vocabulary import IntArray
 
