@@ -134,18 +134,25 @@ def _only_numbers(parameters: Mapping[str, Json], texts: Sequence[str]) -> Mappi
 
 
 def _as_chosen(parameters: Mapping[str, Json], request: Request) -> Mapping[str, Json]:
-    """The parameters with every choice narrowed to what the conversation names; what the user names must be given."""
+    """The parameters with every choice narrowed to what the conversation names; what the user names must be given.
+
+    A choice that an earlier call has taken up was perhaps meant for that one, so it counts for nothing here.
+    """
     texts = said(request)
     by_user = [m.content for m in request.messages if m.role == "user"]
+    given_before = [
+        value for m in request.messages for c in m.tool_calls for value in c.arguments.values()
+    ]
     properties: dict[str, Json] = dict(parameters.get("properties", {}))
     required: list[Json] = [*parameters.get("required", [])]
     for name, given in properties.items():
         schema = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
         choices = named(schema.get("enum", []), texts)
-        if choices:
-            properties[name] = schema | {"enum": choices}
-            if name not in required and named(choices, by_user):
-                required.append(name)
+        if not choices or any(choice in given_before for choice in choices):
+            continue
+        properties[name] = schema | {"enum": choices}
+        if name not in required and named(choices, by_user):
+            required.append(name)
     return (
         {**parameters, "properties": properties, "required": required} if properties else parameters
     )

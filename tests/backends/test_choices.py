@@ -72,3 +72,10 @@ def test_what_a_result_names_may_be_given():
 def test_nothing_is_narrowed_without_a_name_or_without_grounding():
     assert arguments((user("the brake is gone"),)) == SPEC.parameters
     assert arguments((user("a serious defect"),), grounded=False) == SPEC.parameters
+
+
+def test_what_an_earlier_call_took_up_is_free_for_the_next():
+    call = ToolCall(id="c1", name="report", arguments={"severity": "serious", "text": "brake"})
+    asked = user("report a serious defect of the brake, and a broken bell")
+    args = arguments((asked, assistant(tool_calls=(call,)), tool_result(call, "reported")))
+    assert args == SPEC.parameters

@@ -13,7 +13,7 @@ from agentdiff.backends.actions import ReplyFormat, grounding, reply_schema
 from agentdiff.backends.local import load_tokenizer
 from agentdiff.backends.vocabulary import vocabulary_of
 from agentdiff.constraint import compile_schema
-from agentdiff.embedded.training import corpus, examples
+from agentdiff.embedded.training import corpus, examples, refusing
 from agentdiff.embedded.training.batches import Stream
 from agentdiff.embedded.training.export import export
 from agentdiff.embedded.training.release import is_better
@@ -89,6 +89,22 @@ def test_held_out_phrases_and_values_never_reach_training() -> None:
     )
     unseen = {tool.name for tool in corpus.unseen()}
     assert not unseen & {tool.name for tool in (*corpus.catalog(), *corpus.shipped())}
+
+
+def test_another_deed_is_one_that_no_tool_on_offer_does(monkeypatch) -> None:
+    monkeypatch.setattr(refusing, "_OTHER_DEED", 1.0)
+    rng = Random(8)
+    asked = 0
+    for _ in range(60):
+        tools = rng.sample(corpus.catalog(), 4)
+        request = refusing.refused_request(rng, "catalog", tools, "train", None)
+        if request is None:
+            continue
+        asked += 1
+        words = {w.lower() for t in tools for w in re.findall(r"[A-Za-z][a-z]+", t.name)}
+        assert request.split()[0] not in words
+        assert any(word.rstrip("s") in request.lower() for word in words)
+    assert asked > 30
 
 
 def test_hand_written_requests_are_not_in_the_training_corpus() -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from agentdiff.embedded.training import corpus, values
 from agentdiff.embedded.training.asking import ask, ask_invented, draw_arguments
-from agentdiff.embedded.training.corpus import Json, Phrase, Split, Tool
+from agentdiff.embedded.training.corpus import Json, Split, Tool
 from agentdiff.embedded.training.inventing import disguise, invent_tool
+from agentdiff.embedded.training.refusing import refused_request
 from agentdiff.embedded.training.replies import (
     REFUSAL,
     Call,
@@ -250,75 +251,6 @@ def _taken(rng: Random, first: Call, reference: str) -> Json:
     return result
 
 
-def _refusal(
-    rng: Random, source: str, tools: list[Tool], split: Split, related: Related | None
-) -> str | None:
-    """A request that none of `tools` can serve, or None when that is not certain."""
-    if source != "unseen" and rng.random() < _GENERAL[source]:
-        return _general_refusal(rng, source, tools, split)
-    if split == "held" and source == "unseen":
-        other = rng.choice(corpus.unseen())
-    elif source == "shipped" or rng.random() < 0.7:
-        other = _neighbour(rng, tools) if source == "catalog" else rng.choice(corpus.catalog())
-    else:
-        like = rng.choice(tools) if source == "invented" and rng.random() < 0.4 else None
-        other = invent_tool(rng, like=like, related=related)
-    if any(_may_serve(tool, other) for tool in tools):
-        return None
-    return ask(rng, other, "train" if not other.phrases else split)[0]
-
-
-_GENERAL = {"shipped": 0.7, "catalog": 0.3, "invented": 0.35}
-"""Share of refusals that are written requests of any kind; the others ask for a tool that is not on offer."""
-_OPEN_ENDED = ("search", "ask", "web", "news", "define", "find", "look")
-
-
-def _general_refusal(rng: Random, source: str, tools: list[Tool], split: Split) -> str | None:
-    text, needs = rng.choice(corpus.refusals(split))
-    offered = " ".join(f"{tool.name} {tool.description}" for tool in tools).lower()
-    if source != "shipped" and any(word in offered for word in _OPEN_ENDED):
-        return None
-    return None if any(need in offered for need in needs if need != "none") else text
-
-
-def _neighbour(rng: Random, tools: list[Tool]) -> Tool:
-    """A tool of the catalog; often one that stands near a tool on offer, so of the same trade."""
-    catalog = corpus.catalog()
-    places = [_places()[tool.phrases] for tool in tools if tool.phrases in _places()]
-    if not places or rng.random() < 0.4:
-        return rng.choice(catalog)
-    return catalog[(rng.choice(places) + rng.choice([-4, -3, -2, -1, 1, 2, 3, 4])) % len(catalog)]
-
-
-@cache
-def _places() -> dict[tuple[Phrase, ...], int]:
-    return {tool.phrases: place for place, tool in enumerate(corpus.catalog())}
-
-
-_READING = frozenset(
-    "get list show search find check track read look lookup view query fetch locate see inspect".split()
-)
-
-
-def _may_serve(tool: Tool, other: Tool) -> bool:
-    """Whether a request for `other` could be meant for `tool`: the same deed on the same thing, as far as names say."""
-    if tool.name == other.name:
-        return True
-    verbs = set(corpus.names()["verbs"]) | _READING
-    ours, theirs = _words(tool.name), _words(other.name)
-    about = _words(f"{tool.name} {tool.description} {tool.domain}") - verbs
-    if not (theirs - verbs) & about:
-        return False
-    deeds, wanted = ours & verbs, theirs & verbs
-    return not (deeds and wanted and not deeds & wanted) or bool(
-        deeds & _READING and wanted & _READING
-    )
-
-
-def _words(text: str) -> set[str]:
-    return {w.lower().rstrip("s") for w in re.findall(r"[A-Za-z][a-z]{2,}", text)}
-
-
 def sample(
     rng: Random,
     *,
@@ -345,7 +277,7 @@ def sample(
         tools = askable = rng.sample(tools, min(len(tools), rng.randint(2, 5)))
     if kind == "none":
         for _ in range(20):
-            text = _refusal(rng, source, tools, split, related)
+            text = refused_request(rng, source, tools, split, related)
             if text is not None:
                 return Example("none", tuple(tools), _dress(rng, text), REFUSAL)
             tools, askable = _pool(rng, source, split, related)
