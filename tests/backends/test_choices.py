@@ -48,6 +48,7 @@ SPEC = ToolSpec(
 def arguments(messages, *, grounded=True):
     request = Request(messages=messages, tools=(SPEC,))
     schema = reply_schema(request, ReplyFormat(grounded=grounded))
+    assert schema is not None
     return schema["anyOf"][0]["properties"]["args"]
 
 
