@@ -56,7 +56,7 @@ def is_better(new: list[dict[str, Any]], old: list[dict[str, Any]]) -> bool:
 def corpus_hash() -> str:
     """A digest of everything the examples are made from: the written corpus and the generator."""
     digest = hashlib.sha256()
-    generator = ("asking", "corpus", "examples", "inventing", "replies", "values")
+    generator = ("asking", "corpus", "examples", "inventing", "refusing", "replies", "values")
     modules = [Path(__file__).with_name(f"{name}.py") for name in generator]
     for path in sorted([*corpus.FOLDER.iterdir(), *modules]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
