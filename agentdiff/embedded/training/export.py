@@ -24,7 +24,7 @@ from agentdiff.engine.weights import quantize_rows, write_weights
 
 SHARD_BYTES = 3_500_000
 CONTEXT = 1024
-REFUSAL_BIAS = 12.0
+REFUSAL_BIAS = 16.0
 """Added to the score of saying that no tool fits. A call is weighed by all tokens of its block, a refusal by one token
 and the padding behind it, which was little trained: without it, calls win where the first token alone would refuse."""
 
