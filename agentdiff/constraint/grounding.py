@@ -297,13 +297,13 @@ _GLUE = frozenset("-/'’.@&+:,")
 def _may_cut(text: str, position: int) -> bool:
     """Whether a span may begin or end at a position: not inside a word, nor inside what is written as one.
 
-    `o'clock`, `7:30`, `a@b.org` and `notes.txt` stay whole. A colon or a comma binds digits only, and a possessive `'s`
-    comes off.
+    `o'clock`, `7:30`, `a@b.org`, `notes.txt` and `**/*.py` stay whole. A colon or a comma binds digits only, and a
+    possessive `'s` comes off.
     """
     before, behind = text[max(position - 2, 0) : position], text[position : position + 2]
     if not before or not behind:
         return True
-    if _is_word(before[-1]) and _is_word(behind[0]):
+    if (_is_word(before[-1]) and _is_word(behind[0])) or before[-1] == behind[0] == "*":
         return False
     if behind[0] in _GLUE and len(behind) == 2:
         left, glue, right = before[-1], behind[0], behind[1]
@@ -315,7 +315,7 @@ def _may_cut(text: str, position: int) -> bool:
         return True
     if glue in ":,":
         return not (left.isdigit() and right.isdigit())
-    return not (_is_word(left) and _is_word(right))
+    return not all(_is_word(side) or (side == "*" and glue in "./") for side in (left, right))
 
 
 def _is_word(character: str) -> bool:

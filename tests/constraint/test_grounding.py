@@ -145,6 +145,8 @@ def test_words_are_not_cut() -> None:
         ("pay 1,250 now", "1,250", "250"),
         ("write to a.b@c.org, please", "a.b@c.org", "c.org"),
         ("read src/main-2.py", "src/main-2.py", "main-2.py"),
+        ("dig up **/*.go now", "**/*.go", "**/*"),
+        ("a **bold** word", "bold", "*bold"),
     ],
 )
 def test_what_is_written_as_one_stays_whole(text: str, whole: str, part: str) -> None:
