@@ -18,22 +18,20 @@ COUNT = 600
 
 
 def row(example: Example, *, shipped: bool) -> dict[str, Json]:
-    """An example in the format of the evaluation sets."""
-    assert example.expected is not None
+    """A call or a refusal in the format of the evaluation sets."""
     call = example.expected
-    arguments = {
-        name: [float(value) if isinstance(value, Digits) else value]
-        for name, value in call.arguments.items()
-    }
+    expect: dict[str, Json] = {"none": True}
+    if call is not None:
+        arguments: dict[str, Json] = {
+            name: [float(value) if isinstance(value, Digits) else value]
+            for name, value in call.arguments.items()
+        }
+        expect = {"tool": call.tool.name, "args": arguments}
     names = {tool.name for tool in example.tools}
     tools: Json = [tool.spec["function"] for tool in example.tools]
     if shipped and names == {tool.name for tool in corpus.shipped()}:
         tools = "shipped"
-    return {
-        "tools": tools,
-        "request": example.request,
-        "expect": {"tool": call.tool.name, "args": arguments},
-    }
+    return {"tools": tools, "request": example.request, "expect": expect}
 
 
 def write(name: str, source: str, *, seed: int) -> None:
