@@ -47,7 +47,8 @@ async def main(folder: Path) -> None:
                 if isinstance(event, ToolFinished):
                     note("finished", event.record.result)
                 elif isinstance(event, RunFinished):
-                    (folder / "output").write_text(event.result.output)
+                    (folder / "part").write_text(event.result.output)
+                    (folder / "part").replace(folder / "output")  # a kill leaves no half of it
 
 
 def run(folder: Path) -> None:
