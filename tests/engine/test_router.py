@@ -79,19 +79,19 @@ def test_slots_are_chances_over_places():
 
 
 @torch.inference_mode()
-def test_what_pads_a_prompt_changes_nothing():
+def test_what_an_earlier_prompt_left_in_the_cache_changes_nothing():
     family, layers = encoded("<get(key) get>get 12")
+    _, others = encoded("<put(v,w) put>put 3 on 4")
     size = layers[0].keys.shape[2]
     ids = torch.zeros(1, 8, dtype=torch.int64)
     positions = torch.arange(size, size + 8)[None]
     mask = torch.ones(1, 1, 8, size + 8, dtype=torch.bool)
     alone = family.head(family.run(ids, positions=positions, mask=mask, past=layers)[0])
-    padded = [
-        type(layer)(*(torch.nn.functional.pad(part, (0, 0, 0, 3)) for part in layer))
-        for layer in layers
+    after = [
+        type(layer)(*(torch.cat(parts, 2) for parts in zip(layer, other, strict=True)))
+        for layer, other in zip(layers, others, strict=True)
     ]
-    wider = torch.cat(
-        [mask[..., :size], torch.zeros(1, 1, 8, 3, dtype=torch.bool), mask[..., size:]], -1
-    )
-    beside = family.head(family.run(ids, positions=positions, mask=wider, past=padded)[0])
+    unseen = torch.zeros(1, 1, 8, others[0].keys.shape[2], dtype=torch.bool)
+    wider = torch.cat([mask[..., :size], unseen, mask[..., size:]], -1)
+    beside = family.head(family.run(ids, positions=positions, mask=wider, past=after)[0])
     torch.testing.assert_close(alone, beside, atol=1e-4, rtol=1e-4)

@@ -86,6 +86,8 @@ class RouterFamily:
     ) -> tuple[Tensor, Sequence[LayerKV]]:
         """See `Family.run`. Without a past the ids are prompts, else whole response blocks.
 
+        The hidden states of a response are [B, T, E + 2S]: how they attend to the prompt, and its ids, are put behind.
+
         What the pointer head needs of a prompt is kept as one more layer, so it travels, pads and leaves with the
         others: its keys are those of the pointer and of the slots, its values the token id and facts of the token.
         Response positions hold NO_TOKEN there.
@@ -95,13 +97,16 @@ class RouterFamily:
             hidden = ids.new_zeros(*ids.shape, 0, dtype=encoded.pointer_keys.dtype)
             return hidden, [*encoded.layers, _as_layer(encoded)]
         *layers, prompt = past
+        columns = prompt.keys.shape[2]
+        is_prompt = mask[:, 0, :, :columns].any(1) & (prompt.values[:, 0, :, 0] != NO_TOKEN)
+        keys, slots = _from_layer(prompt, self.model.shape.hidden_size, is_prompt)
         hidden, own = self.model.decode(
             ids,
             positions,
             mask,
             tuple(layers),
             block_len=self._traits.block_len,
-            refusal=_refusal(prompt),
+            refusal=None if slots is None else _refusal(slots),
         )
         nothing = LayerKV(
             prompt.keys.new_zeros(ids.shape[0], 1, ids.shape[1], prompt.keys.shape[-1]),
@@ -109,7 +114,9 @@ class RouterFamily:
                 (ids.shape[0], 1, ids.shape[1], prompt.values.shape[-1]), NO_TOKEN
             ),
         )
-        return self._pointing(hidden, prompt, mask), [*own, nothing]
+        attention = self.model.point(hidden, keys, is_prompt[:, None], slots)
+        spread = prompt.values[:, 0, :, 0].clamp_min(0)[:, None].expand(-1, hidden.shape[1], -1)
+        return torch.cat([hidden.float(), attention, spread], -1), [*own, nothing]
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Family.head`: the log of a mixture that sums to one, the checkpoint's `token_biases` included."""
@@ -132,15 +139,6 @@ class RouterFamily:
         rows = cast("list[list[int]]", ids.tolist())
         return torch.tensor([self._signatures.kinds(row) for row in rows], device=ids.device)
 
-    def _pointing(self, hidden: Tensor, prompt: LayerKV, mask: Tensor) -> Tensor:
-        """[B, T, E + 2S] hidden states, how they attend to the prompt, and the prompt's ids."""
-        ids = prompt.values[:, 0, :, 0]
-        seen = mask[:, 0, :, : ids.shape[1]] & (ids != NO_TOKEN)[:, None]
-        keys, slots = _from_layer(prompt, hidden.shape[-1])
-        attention = self.model.point(hidden, keys, seen, slots)
-        spread = ids.clamp_min(0)[:, None].expand(-1, hidden.shape[1], -1)
-        return torch.cat([hidden.float(), attention, spread], -1)
-
 
 def _parted(hidden: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """What `RouterFamily.run` put together: hidden states, attention [..., S] and ids [..., S] int64."""
@@ -160,19 +158,20 @@ def _as_layer(prompt: Encoded) -> LayerKV:
     )
 
 
-def _from_layer(prompt: LayerKV, width: int) -> tuple[Tensor, Slots | None]:
-    """The pointer's keys and the slots of `_as_layer`; what stands where no prompt token is does not matter."""
+def _from_layer(prompt: LayerKV, width: int, is_prompt: Tensor) -> tuple[Tensor, Slots | None]:
+    """The pointer's keys and the slots of `_as_layer`.
+
+    Where `is_prompt` [B, S] is false, anything may stand in a layer, as what an earlier sequence left there.
+    """
     parts = cast("tuple[Tensor, ...]", prompt.keys[:, 0].split(width, -1))
     if len(parts) == 1:
         return parts[0], None
     pointer_keys, keys, queries = parts
     _, norms, places, said, tools, refusal = prompt.values[:, 0].unbind(-1)
-    return pointer_keys, Slots(keys, queries, norms, places > 0, said > 0, tools, refusal)
+    is_place, is_said = (places > 0) & is_prompt, (said > 0) & is_prompt
+    return pointer_keys, Slots(keys, queries, norms, is_place, is_said, tools, refusal)
 
 
-def _refusal(prompt: LayerKV) -> Tensor | None:
-    """[B]: the log-odds that the tokens of a prompt with slots hold."""
-    if prompt.values.shape[-1] == 1:
-        return None
-    *_, said, _, refusal = prompt.values[:, 0].unbind(-1)
-    return refusal.masked_fill(said <= 0, FAINTEST).amax(1)
+def _refusal(slots: Slots) -> Tensor:
+    """[B]: the log-odds that the tokens of each conversation hold."""
+    return slots.refusal.masked_fill(~slots.said, FAINTEST).amax(1)
