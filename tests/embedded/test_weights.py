@@ -66,6 +66,16 @@ def test_a_sample_of_a_set_scores_as_the_card_says(
     assert score.accuracy >= recorded - 0.2
 
 
+def test_replies_do_not_depend_on_what_runs_beside_them(backend: LocalBackend) -> None:
+    cases = load_cases(EVALUATION / "hand_foreign.jsonl", {}, lambda _tool, _arguments: "")[-40:]
+    alone, beside = (
+        sorted(anyio.run(partial(judge, backend, "", cases, jobs=jobs)).wrong, key=lambda w: w[0])
+        for jobs in (1, 6)
+    )
+    assert [row[:3] for row in alone] == [row[:3] for row in beside]
+    assert [row[3] for row in alone] == pytest.approx([row[3] for row in beside], abs=1e-4)
+
+
 def test_a_two_step_task_runs_to_its_answer(backend: LocalBackend, tmp_path: Path) -> None:
     agent = Agent(backend, tools=shipped_tools(tmp_path))
     result = agent.run_sync("convert 26.2 miles to km, then add a note with the result")
