@@ -56,7 +56,7 @@ _NEGATION = re.compile(r"\b(?:minus|negative|below)\b", re.IGNORECASE)
 
 
 def unit_of(name: str) -> int | None:
-    """Seconds of the unit of time that a parameter's name ends or begins with: 60 for `minutes` and `delayMinutes`."""
+    """Seconds of the unit of time in a parameter's name: 60 for `minutes` and `delayMinutes`; None without one."""
     words = [word.lower() for word in _NAME_WORD.findall(name)]
     return next((_UNIT_NAMES[word] for word in words if word in _UNIT_NAMES), None)
 
